@@ -1,0 +1,73 @@
+# Anabranch: `make help` says what there is. Needs make and Python 3.11 or newer; `make setup` brings the rest, Java included.
+
+SHELL := /bin/sh
+VENV  := .venv
+BIN   := $(VENV)/bin
+STAMP := $(VENV)/.setup-done
+
+# A Python of your own choice: make setup PYTHON=/path/to/python3.12
+PYTHON ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format bench-windows experiments clean
+
+help: ## Show this help
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup: $(STAMP) ## Create .venv with everything needed (quick when there is nothing to do)
+
+# The stamp is newer than pyproject.toml exactly when the environment fits it. A working .venv is kept and brought up
+# to date; otherwise a new one is made. Pythons with wheels of every dependency come first: on a newer one pip has to
+# compile, so that is taken only when there is no other.
+$(STAMP): pyproject.toml
+	@fits() { "$$1" -c "import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, $$2))" >/dev/null 2>&1; }; \
+	if [ -z "$(PYTHON)" ] && fits $(BIN)/python 99 && $(BIN)/python -m pip --version >/dev/null 2>&1; then exit 0; fi; \
+	found=; \
+	for limit in 14 99; do \
+	  for python in $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python3.14 python); do \
+	    if [ -z "$$found" ] && fits "$$python" "$$limit"; then found=$$python; fi; \
+	  done; \
+	done; \
+	if [ -z "$$found" ]; then \
+	  echo "Anabranch needs Python 3.11 or newer. Found: $$($(or $(PYTHON),python3) --version 2>&1)" >&2; \
+	  echo "  hint: install one (apt install python3.11 python3.11-venv, brew install python@3.13)," >&2; \
+	  echo "        or name one: make setup PYTHON=/path/to/python3.12" >&2; \
+	  exit 1; \
+	fi; \
+	echo "Creating $(VENV) with $$("$$found" --version)"; \
+	"$$found" -m venv --clear $(VENV) || { \
+	  echo "  hint: on Debian and Ubuntu the module venv is a package of its own: apt install python3-venv" >&2; \
+	  exit 1; \
+	}
+	@echo "Installing Anabranch and its dependencies into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	@touch $@
+
+demo: setup ## See it work: a sliding window over a stream, step by step
+	@$(BIN)/anabranch demo
+
+test: setup ## Run all tests
+	@$(BIN)/python -m pytest
+
+lint: setup ## Check style and types
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+format: setup ## Repair what ruff can repair
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench-windows: setup ## Compare sliding windows with Spark's own, side by side
+	@$(BIN)/anabranch bench windows
+
+experiments: setup ## Measure the papers' figures and tables again
+	@for experiment in experiments/*.py; do \
+	  [ -e "$$experiment" ] || { echo "no experiments yet"; break; }; \
+	  echo "== $$experiment"; \
+	  $(BIN)/python "$$experiment" || exit 1; \
+	done
+
+clean: ## Remove .venv, results and caches
+	@rm -rf $(VENV) out build dist spark-warehouse metastore_db derby.log .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

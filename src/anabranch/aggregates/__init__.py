@@ -1,0 +1,41 @@
+"""Aggregates: lift, combine, lower, invert; Anabranch's own and user-defined ones."""
+
+from anabranch.aggregates.base import Aggregate, Bound, ColumnLike, Inputs, State
+from anabranch.aggregates.native import (
+    avg,
+    collect,
+    count,
+    count_distinct,
+    first,
+    last,
+    max,
+    min,
+    quantile,
+    stddev,
+    sum,
+    top_k,
+    variance,
+)
+from anabranch.aggregates.user import user_aggregate
+
+__all__ = [
+    "Aggregate",
+    "Bound",
+    "ColumnLike",
+    "Inputs",
+    "State",
+    "avg",
+    "collect",
+    "count",
+    "count_distinct",
+    "first",
+    "last",
+    "max",
+    "min",
+    "quantile",
+    "stddev",
+    "sum",
+    "top_k",
+    "user_aggregate",
+    "variance",
+]

@@ -1,0 +1,249 @@
+"""The aggregates that Anabranch brings. Lift and lower are Spark's own functions, compiled by Spark.
+
+Nulls are ignored, as Spark's aggregates do; an aggregate over nulls only is null (a count is 0). `first` and `last`
+are by time, and follow Spark's `min_by` / `max_by`: there a null is a value like another.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Sequence
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DayTimeIntervalType,
+    DecimalType,
+    DoubleType,
+    LongType,
+    NumericType,
+    StringType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from anabranch.aggregates.base import Aggregate, Bound, ColumnLike, Inputs, State
+from anabranch.errors import ColumnTypeError, InvalidArgumentError
+from anabranch.operators import folds
+
+_SUM = folds.Sum()
+_LEAST, _GREATEST = folds.Extreme(greatest=False), folds.Extreme(greatest=True)
+
+
+def count(column: ColumnLike | None = None) -> Aggregate:
+    """Rows; with a column, rows in which it is not null."""
+
+    def bind(inputs: Inputs) -> Bound:
+        counted = F.count(inputs.columns[0]) if inputs.columns else F.count(F.lit(1))
+        return Bound((State(counted, _SUM, F.sum),), _first, counted)
+
+    return Aggregate("count", () if column is None else (column,), bind, invertible=True)
+
+
+def sum(column: ColumnLike) -> Aggregate:
+    """Sum; integers exactly, an overflow is an error."""
+
+    def bind(inputs: Inputs) -> Bound:
+        total = F.sum(_numeric("sum", inputs))
+        return Bound((State(total, _SUM, F.sum),), _first, total)
+
+    return Aggregate("sum", (column,), bind, invertible=True)
+
+
+def avg(column: ColumnLike) -> Aggregate:
+    """Mean: a double, or for decimals a decimal with four more places, as in Spark."""
+
+    def bind(inputs: Inputs) -> Bound:
+        value, kind = _numeric("avg", inputs), inputs.types[0]
+        if isinstance(kind, DecimalType):
+            result: DataType = _bounded_decimal(kind.precision + 4, kind.scale + 4)
+        else:
+            value, result = value.cast("double"), DoubleType()
+        states = (State(F.sum(value), _SUM, F.sum), State(F.count(value), _SUM, F.sum))
+        return Bound(states, lambda s: F.when(s[1] > 0, (s[0] / s[1]).cast(result)), F.avg(value))
+
+    return Aggregate("avg", (column,), bind, invertible=True)
+
+
+def min(column: ColumnLike) -> Aggregate:
+    """The least value, of any type with an order. NaN is greater than every number, as in Spark."""
+    return _extreme("min", column, F.min, _LEAST)
+
+
+def max(column: ColumnLike) -> Aggregate:
+    """The greatest value, of any type with an order."""
+    return _extreme("max", column, F.max, _GREATEST)
+
+
+def variance(column: ColumnLike, *, population: bool = False) -> Aggregate:
+    """Sample variance (or that of the population), by counts, means and squared deviations; null for one row, as in Spark."""
+    return _spread("variance", column, population, lambda v: v, F.var_pop if population else F.var_samp)
+
+
+def stddev(column: ColumnLike, *, population: bool = False) -> Aggregate:
+    """Sample standard deviation (or that of the population)."""
+    return _spread("stddev", column, population, F.sqrt, F.stddev_pop if population else F.stddev_samp)
+
+
+def first(column: ColumnLike) -> Aggregate:
+    """The value of the earliest row; of several at the same time, the least value."""
+    return _by_time("first", column, F.min, last=False)
+
+
+def last(column: ColumnLike) -> Aggregate:
+    """The value of the latest row; of several at the same time, the greatest value."""
+    return _by_time("last", column, F.max, last=True)
+
+
+def count_distinct(column: ColumnLike, *, approx: bool = False, lg_k: int = 12) -> Aggregate:
+    """How many different values: exactly, or with `approx` by HyperLogLog of 2^lg_k registers.
+
+    The exact form keeps every pane's set of values; the approximate one keeps a sketch of at most 2^lg_k bytes, with
+    a relative error of about 1.04 / sqrt(2^lg_k).
+    """
+    if not 4 <= lg_k <= 21:
+        raise InvalidArgumentError(f"lg_k is {lg_k}, a HyperLogLog has 2^4 to 2^21 registers", hint="take 12")
+
+    def exact(inputs: Inputs) -> Bound:
+        values = F.collect_set(_orderable("count_distinct", inputs))
+        # size() of the set, and not count(distinct): streams refuse that.
+        return Bound((State(values, folds.DistinctCount(), result=LongType()),), _first, F.size(values).cast("long"))
+
+    def sketch(inputs: Inputs) -> Bound:
+        value = _hashable("count_distinct(approx)", inputs)
+        lift = F.hll_sketch_agg(value, F.lit(lg_k))
+        return Bound((State(lift, folds.HllEstimate(), result=LongType()),), _first, F.hll_sketch_estimate(lift))
+
+    return Aggregate("count_distinct", (column,), sketch if approx else exact, invertible=not approx)
+
+
+def quantile(column: ColumnLike, q: float | Sequence[float], *, k: int = 200) -> Aggregate:
+    """Approximate quantile(s) by a KLL sketch: the rank is off by about 1.65 / k^0.9 or less, 1.3 % at k = 200.
+
+    One q gives a double, several an array of doubles.
+    """
+    ranks = (float(q),) if isinstance(q, (int, float)) else tuple(float(x) for x in q)
+    if not ranks or any(not 0.0 <= r <= 1.0 for r in ranks):
+        raise InvalidArgumentError(f"quantile {q!r} is not within 0 to 1", hint="for the 95th percentile write 0.95")
+    if not 8 <= k <= 65535:
+        raise InvalidArgumentError(f"k is {k}, a KLL sketch takes 8 to 65535", hint="take 200; more is more exact")
+    single = isinstance(q, (int, float))
+
+    def bind(inputs: Inputs) -> Bound:
+        sketch = F.kll_sketch_agg_double(_numeric("quantile", inputs).cast("double"), F.lit(k))
+        fold = folds.KllQuantiles(ranks)
+        values = F.array(*(F.kll_sketch_get_quantile_double(sketch, F.lit(r)) for r in ranks))
+        direct = F.when(F.kll_sketch_get_n_double(sketch) > 0, values)
+        state = State(sketch, fold, result=ArrayType(DoubleType()))
+        return Bound((state,), lambda s: s[0][0] if single else s[0], direct[0] if single else direct)
+
+    return Aggregate("quantile", (column,), bind)
+
+
+def top_k(column: ColumnLike, k: int) -> Aggregate:
+    """The k most frequent values with their counts, exactly: array of structs (value, count); ties to the smaller value."""
+    if k < 1:
+        raise InvalidArgumentError(f"top_k of {k} values", hint="k is at least 1")
+
+    def bind(inputs: Inputs) -> Bound:
+        value = _orderable("top_k", inputs)
+        entry = F.when(value.isNotNull(), F.struct(value.alias("value"), F.lit(1).cast("long").alias("count")))
+        return Bound((State(F.collect_list(entry), folds.MostFrequent(k)),), _first, None)
+
+    return Aggregate("top_k", (column,), bind, invertible=True)
+
+
+def collect(column: ColumnLike) -> Aggregate:
+    """All values that are not null, as an array in the order of time. The state is as large as the window."""
+
+    def bind(inputs: Inputs) -> Bound:
+        value = _orderable("collect", inputs)
+        # Sorted by time and then by value, so that a second run gives the same list.
+        rows = F.array_sort(F.collect_list(F.when(value.isNotNull(), F.struct(inputs.time, value.alias("value")))))
+        values = F.transform(rows, lambda row: row["value"])
+        return Bound((State(values, folds.Concatenate()),), _first, values)
+
+    return Aggregate("collect", (column,), bind)
+
+
+def _bounded_decimal(precision: int, scale: int) -> DecimalType:
+    return DecimalType(builtins.min(precision, 38), builtins.min(scale, 38))
+
+
+def _first(states: Sequence[Column]) -> Column:
+    return states[0]
+
+
+def _extreme(name: str, column: ColumnLike, pick: Callable[[Column], Column], fold: folds.Fold) -> Aggregate:
+    def bind(inputs: Inputs) -> Bound:
+        value = pick(_orderable(name, inputs))
+        return Bound((State(value, fold, pick),), _first, value)
+
+    return Aggregate(name, (column,), bind)
+
+
+def _spread(
+    name: str,
+    column: ColumnLike,
+    population: bool,
+    finish: Callable[[Column], Column],
+    direct: Callable[[Column], Column],
+) -> Aggregate:
+    def bind(inputs: Inputs) -> Bound:
+        value = _numeric(name, inputs).cast("double")
+        n = F.count(value).cast("double")
+        moments = F.struct(
+            n.alias("n"),
+            F.coalesce(F.avg(value), F.lit(0.0)).alias("mean"),
+            F.coalesce(F.var_pop(value) * n, F.lit(0.0)).alias("m2"),
+        )
+
+        def lower(states: Sequence[Column]) -> Column:
+            n, m2 = states[0]["n"], states[0]["m2"]
+            least, divisor = (0, n) if population else (1, n - 1)
+            return F.when(n > least, finish(m2 / divisor))
+
+        return Bound((State(moments, folds.Moments()),), lower, direct(value))
+
+    return Aggregate(name, (column,), bind)
+
+
+def _by_time(name: str, column: ColumnLike, pick: Callable[[Column], Column], *, last: bool) -> Aggregate:
+    def bind(inputs: Inputs) -> Bound:
+        # The struct orders by time first and then by value, so that rows at the same time have a definite order.
+        row = pick(F.struct(inputs.time.alias("time"), _orderable(name, inputs).alias("value")))
+        return Bound((State(row, folds.Edge(last), pick),), lambda s: s[0]["value"], row["value"])
+
+    return Aggregate(name, (column,), bind)
+
+
+def _numeric(name: str, inputs: Inputs) -> Column:
+    return _checked(name, inputs, "a number", lambda t: isinstance(t, NumericType))
+
+
+_ORDERED = (NumericType, StringType, BinaryType, BooleanType, DateType, TimestampType, TimestampNTZType, DayTimeIntervalType)  # fmt: skip
+
+
+def _orderable(name: str, inputs: Inputs) -> Column:
+    return _checked(name, inputs, "a number, string, binary, boolean, date or timestamp", lambda t: isinstance(t, _ORDERED))
+
+
+def _hashable(name: str, inputs: Inputs) -> Column:
+    """What a HyperLogLog can hash; other ordered types go in as their text."""
+    value = _orderable(name, inputs)
+    return value if inputs.types[0].typeName() in ("integer", "long", "string", "binary") else value.cast("string")
+
+
+def _checked(name: str, inputs: Inputs, wanted: str, fits: Callable[[DataType], bool]) -> Column:
+    kind = inputs.types[0]
+    if not fits(kind):
+        raise ColumnTypeError(
+            f"{name} needs {wanted}, but its column is of type {kind.simpleString()}",
+            hint=f"cast the column, or give {name} another one",
+        )
+    return inputs.columns[0]

@@ -1,0 +1,136 @@
+"""A local Spark for the command, the demo, the tests and the experiments.
+
+Library code never builds a session: it takes the one of the DataFrame it is given. This module is the one exception,
+for those who have no DataFrame yet:
+
+    from anabranch.embedded import local_session
+
+    spark = local_session(cores=2)
+
+It finds a Java (`ensure_java`), and gives a Spark that is quiet, listens on the loopback interface only, leaves
+nothing in the working directory, and whose Python workers are the interpreter that runs this.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import pyspark
+from pyspark.sql import SparkSession
+
+from anabranch._java import ensure_java
+
+__all__ = ["ensure_java", "local_session"]
+
+_LOGGING = Path(__file__).with_name("embedded-log4j2.properties")
+
+# Each of these would replace the Spark inside the pyspark package, or its settings, with another one's.
+_FOREIGN_SPARK = ("SPARK_HOME", "SPARK_CONF_DIR", "SPARK_REMOTE")
+
+# Where a container's memory limit is said: control groups version 2, then 1.
+_MEMORY_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+
+_GIB = 1 << 30
+
+
+def local_session(
+    *,
+    cores: int | Literal["*"] = "*",
+    shuffle_partitions: int | None = None,
+    config: Mapping[str, str] | None = None,
+    app_name: str = "anabranch",
+) -> SparkSession:
+    """Start a local Spark, or return the one that already runs in this process.
+
+    Session time is UTC. (Naive datetimes that `collect()` returns are in the time zone of the Python process, as
+    always in PySpark.) Only errors are logged; `config={"spark.driver.defaultJavaOptions": ""}` brings back
+    Spark's own logging.
+
+    Args:
+        cores: how many tasks run at a time; `"*"` for as many as this process may use.
+        shuffle_partitions: into how many parts an exchange splits its data; twice the cores unless said otherwise.
+            Spark's default of 200 is for clusters: here most of its tasks would be empty.
+        config: further Spark settings. They win over those made here.
+        app_name: the name that Spark's own logs and pages show.
+
+    Raises:
+        JavaNotFoundError: there is no Java that Spark can run on.
+    """
+    ensure_java()
+    _use_this_python()
+    _use_packaged_spark()
+    tasks = _usable_cores() if cores == "*" else cores
+    settings = {
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": f"{_driver_memory_gib()}g",
+        # The default options, not the extra ones: those stay free for the caller.
+        "spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # Without it, a mapInArrow whose batches differ from its schema ends in the JVM with an unreadable error.
+        "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": str(2 * tasks if shuffle_partitions is None else shuffle_partitions),
+        # On a local disk the default manager starts a process per file: 60 to 80 ms of each micro-batch.
+        "spark.sql.streaming.checkpointFileManagerClass": (
+            "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+        ),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    if SparkSession.getActiveSession() is None:
+        settings["spark.sql.warehouse.dir"] = _temporary_folder("anabranch-warehouse-").as_uri()
+    builder = SparkSession.builder.master(f"local[{tasks}]").appName(app_name)
+    return builder.config(map={**settings, **(config or {})}).getOrCreate()
+
+
+def _use_this_python() -> None:
+    # Spark would take `python3` from PATH: another version there cannot run the driver's functions, and one without
+    # this environment's packages cannot import them. A setting made for another interpreter does the same harm.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+
+
+def _use_packaged_spark() -> None:
+    if Path(pyspark.__file__).with_name("jars").is_dir():
+        for variable in _FOREIGN_SPARK:
+            os.environ.pop(variable, None)
+
+
+def _usable_cores() -> int:
+    """How many cores this process may use; `taskset` or a batch system can allow fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _driver_memory_gib() -> int:
+    """A quarter of the memory, since the Python workers need theirs beside the JVM; from 1 to 8 GiB."""
+    return max(1, min(8, _usable_memory() // 4 // _GIB))
+
+
+def _usable_memory() -> int:
+    """Bytes of memory, by the machine and by a container's limit, whichever is less."""
+    try:
+        usable = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # Windows has no sysconf
+        usable = 4 * _GIB
+    for file in _MEMORY_LIMITS:
+        try:
+            usable = min(usable, int(file.read_text()))
+        except (OSError, ValueError):  # absent, or "max"
+            continue
+    return usable
+
+
+def _temporary_folder(prefix: str) -> Path:
+    folder = Path(tempfile.mkdtemp(prefix=prefix))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder

@@ -1,0 +1,72 @@
+"""One family of errors.
+
+Every message says what is wrong and why it would harm; the hint says what to do. Catch `AnabranchError` to catch
+them all; the subclasses are for callers that react differently to different causes.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class AnabranchError(Exception):
+    """Base of all errors that Anabranch raises on purpose."""
+
+    def __init__(self, message: str, *, hint: str) -> None:
+        super().__init__(f"{message}\n  hint: {hint}")
+        self.message = message
+        self.hint = hint
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Spark moves exceptions from workers to the driver; the keyword-only hint needs a constructor of its own.
+        return (_rebuild, (type(self), self.message, self.hint))
+
+
+def _rebuild(cls: type[AnabranchError], message: str, hint: str) -> AnabranchError:
+    return cls(message, hint=hint)
+
+
+class InvalidArgumentError(AnabranchError, ValueError):
+    """A value that no query could use: a negative duration, a batch of no windows."""
+
+
+class InvalidWindowError(InvalidArgumentError):
+    """A window that cannot exist: size < slide, zero or negative durations."""
+
+
+class ColumnNotFoundError(AnabranchError, LookupError):
+    """A column that the DataFrame does not have."""
+
+
+class ColumnTypeError(AnabranchError, TypeError):
+    """A column whose type the query cannot use."""
+
+
+class StrategyError(AnabranchError):
+    """An aggregate, or a stream, that cannot run in the strategy that was asked for."""
+
+
+class StreamingError(AnabranchError):
+    """Something that a streaming DataFrame cannot do, or a watermark that is missing."""
+
+
+class ArithmeticOverflowError(AnabranchError, ArithmeticError):
+    """A window's sum that does not fit its type; a wrapped value would be a wrong answer."""
+
+
+class DisorderError(AnabranchError):
+    """An input of an ordered merge that goes backwards."""
+
+
+class JavaNotFoundError(AnabranchError):
+    """No Java that Spark can run on."""
+
+
+def column_not_found(name: str, columns: Iterable[str]) -> ColumnNotFoundError:
+    """The error for an unknown column, with the names that look like it."""
+    known = list(columns)
+    near = difflib.get_close_matches(name.lower(), [c.lower() for c in known], n=3, cutoff=0.5)
+    names = [c for c in known if c.lower() in near]
+    hint = f"did you mean {' or '.join(repr(c) for c in names)}?" if names else f"the columns are {', '.join(known)}"
+    return ColumnNotFoundError(f"there is no column {name!r} in the DataFrame", hint=hint)

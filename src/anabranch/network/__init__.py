@@ -1,0 +1,1 @@
+"""The query a user wrote, and its checks."""

@@ -1,0 +1,82 @@
+"""What is to be planned: one windowed aggregate over one DataFrame, checked and with all types known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from anabranch.aggregates import Aggregate, Bound, ColumnLike, Inputs
+from anabranch.errors import ColumnNotFoundError, column_not_found
+from anabranch.network.columns import TimeColumn, quoted
+from anabranch.windows import Axis, Panes
+
+
+@dataclass(frozen=True)
+class Query:
+    """A windowed aggregate. `rows_per_key` tells count windows of each key from those over all rows."""
+
+    source: DataFrame
+    time: TimeColumn
+    panes: Panes
+    keys: tuple[str, ...]
+    aggregates: Mapping[str, Aggregate]
+    rows_per_key: bool
+    metrics: str
+
+    @property
+    def streaming(self) -> bool:
+        return self.source.isStreaming
+
+    @property
+    def counts_rows(self) -> bool:
+        return self.panes.axis is Axis.ROWS
+
+    @property
+    def single(self) -> bool:
+        return len(self.panes.windows) == 1
+
+    @property
+    def mergeable(self) -> bool:
+        return all(a.mergeable for a in self.aggregates.values())
+
+    @property
+    def python(self) -> bool:
+        return any(a.python for a in self.aggregates.values())
+
+    @cached_property
+    def bound(self) -> dict[str, Bound]:
+        return {name: bind(self.source, aggregate, self.time) for name, aggregate in self.aggregates.items()}
+
+    @property
+    def native(self) -> bool:
+        """Whether Spark has every aggregate itself, so that it can take all rows of a window at once."""
+        return all(b.direct is not None for b in self.bound.values())
+
+
+def bind(source: DataFrame, aggregate: Aggregate, time: TimeColumn) -> Bound:
+    """The aggregate over this DataFrame's columns."""
+    columns = [resolve(source, c) for c in aggregate.inputs]
+    try:
+        types = [source.select(c).schema[0].dataType for c in columns]
+    except AnalysisException as error:
+        raise ColumnNotFoundError(
+            f"{aggregate.describe()} cannot be resolved: {str(error).splitlines()[0]}",
+            hint=f"the columns are {', '.join(source.columns)}",
+        ) from error
+    return aggregate.bind(Inputs(tuple(columns), tuple(types), time.column))
+
+
+def resolve(source: DataFrame, column: ColumnLike) -> Column:
+    """The Column of that name, or the Column itself; an unknown name is an error with the near ones."""
+    if not isinstance(column, str):
+        return column
+    if column in source.columns:
+        return quoted(column)
+    if column.split(".")[0] in source.columns:
+        return F.col(column)
+    raise column_not_found(column, source.columns)

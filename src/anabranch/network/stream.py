@@ -1,0 +1,323 @@
+"""What a user writes: streams, windows over them, aggregates over those.
+
+    ab.stream(trips, time="pickup_at")
+      .window(size="30 minutes", slide="1 second")
+      .by("cell")
+      .agg(trips=ab.count(), fare=ab.avg("fare"))
+      .to_df()
+
+Every object here is a plain value and every method returns a new one; nothing runs before the DataFrame that `to_df()`
+returns is asked for rows.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import functions as F
+
+from anabranch.aggregates import Aggregate, ColumnLike
+from anabranch.errors import InvalidArgumentError, InvalidWindowError, StreamingError, column_not_found
+from anabranch.plan import batch as batch_plan
+from anabranch.plan import streaming
+from anabranch.plan.choose import Choice, choose, measure
+from anabranch.network.columns import EVENT, TimeColumn, TimeKind
+from anabranch.plan.cost import Statistics
+from anabranch.plan.explain import explain
+from anabranch.plan.panes import WINDOW, WINDOW_SPEC
+from anabranch.network.query import Query, resolve
+from anabranch.plan.strategy import Kind, Strategy
+from anabranch.windows import Duration, Panes, Window, describe, micros
+
+WINDOW_TIME = "window_time"
+"""The time of a window's result, for aggregates that follow: its last instant, as Spark's `window_time()`."""
+
+_WATERMARK = "spark.watermarkDelayMs"
+_numbers = itertools.count(1)
+
+
+def stream(source: DataFrame, *, time: str, watermark: Duration | None = None) -> Stream:
+    """A stream of rows, each with a time: any DataFrame, streaming or not.
+
+    `time` names a timestamp column (with or without time zone), or a bigint column of microseconds since 1970-01-01
+    UTC. A streaming DataFrame needs a watermark: its own, or the one given here.
+    """
+    if time not in source.columns:
+        raise column_not_found(time, source.columns)
+    column = TimeColumn(time, TimeKind.of(time, source.schema[time].dataType))
+    if not source.isStreaming:
+        return Stream(source, column)
+    derived = column.kind is not TimeKind.TIMESTAMP
+    if derived:
+        source = source.withColumn(EVENT, F.timestamp_micros(column.micros()))
+    if watermark is not None:
+        name = EVENT if derived else time
+        source = source.withWatermark(name, f"{micros(watermark, 'watermark')} microseconds")
+    elif derived or _WATERMARK not in source.schema[time].metadata:
+        raise StreamingError(
+            f"the stream has no watermark on {time!r}, so no window would ever be complete and its state would grow "
+            "for ever",
+            hint='say how late rows may come: ab.stream(df, time=..., watermark="10 seconds")',
+        )
+    return Stream(source, column)
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Rows with a time. Make one with `anabranch.stream`."""
+
+    source: DataFrame
+    time: TimeColumn
+
+    def filter(self, condition: Column | str) -> Stream:
+        """Only the rows for which the condition holds."""
+        return replace(self, source=self.source.where(condition))
+
+    def select(self, *columns: ColumnLike) -> Stream:
+        """These columns; the time column stays."""
+        kept = [resolve(self.source, c) for c in columns]
+        names = self.source.select(*kept).columns
+        hidden = [EVENT] if EVENT in self.source.columns else []
+        time = [] if self.time.name in names else [self.time.column]
+        return replace(self, source=self.source.select(*kept, *time, *hidden))
+
+    def with_columns(self, columns: Mapping[str, Column]) -> Stream:
+        """With more columns, or others of the same name."""
+        return replace(self, source=self.source.withColumns(dict(columns)))
+
+    def window(
+        self,
+        *,
+        size: Duration | None = None,
+        slide: Duration | None = None,
+        origin: Duration = 0,
+        rows: int | None = None,
+        slide_rows: int | None = None,
+        per_key: bool = True,
+    ) -> Windowed:
+        """A window over time (`size`, `slide`, `origin`) or over rows (`rows`, `slide_rows`); without a slide it tumbles.
+
+        Count windows count the rows of each key in the order of time; with ``per_key=False`` those of all keys.
+        """
+        if (size is None) == (rows is None):
+            raise InvalidWindowError(
+                "a window is over time or over rows, and needs one size",
+                hint='write .window(size="5 min", slide="10 s") or .window(rows=100, slide_rows=10)',
+            )
+        if size is not None:
+            if slide_rows is not None:
+                raise InvalidWindowError("slide_rows goes with rows, not with size", hint="write slide=...")
+            return Windowed(self, Panes((Window.of_time(size, slide, origin),)))
+        if slide is not None or origin != 0:
+            raise InvalidWindowError("slide and origin go with size, not with rows", hint="write slide_rows=...")
+        return Windowed(self, Panes((Window.of_rows(rows or 0, slide_rows),)), rows_per_key=per_key)
+
+    def windows(self, *sizes: tuple[Duration, Duration], origin: Duration = 0) -> Windowed:
+        """Several windows over one stream, (size, slide) each; they share one set of panes."""
+        specs = tuple(Window.of_time(size, slide, origin) for size, slide in sizes)
+        if len(set(specs)) < len(specs):
+            raise InvalidWindowError("the same window twice", hint="leave one out: each row would come twice")
+        return Windowed(self, Panes(specs))
+
+    def bad_rows(self) -> DataFrame:
+        """The rows that no window can take, with the reason: those without a time."""
+        reason = F.lit(f"null time in column {self.time.name}").alias("reason")
+        bad = self.source.where(self.time.column.isNull())
+        return bad.select(*(F.col(f"`{c}`") for c in self.source.columns if c != EVENT), reason)
+
+    def to_df(self) -> DataFrame:
+        """The rows as a DataFrame."""
+        return self.source.drop(EVENT)
+
+
+@dataclass(frozen=True)
+class Windowed:
+    """A stream cut into windows."""
+
+    stream: Stream
+    panes: Panes
+    keys: tuple[str, ...] = ()
+    rows_per_key: bool = True
+
+    def by(self, *keys: ColumnLike) -> Windowed:
+        """Group by these columns, or expressions with an alias."""
+        source, names = self.stream.source, []
+        for key in keys:
+            column = resolve(source, key)
+            name = source.select(column).columns[0]
+            if name not in source.columns or not isinstance(key, str):
+                source = source.withColumn(name, column)
+            names.append(name)
+        if len(set(names)) < len(names):
+            raise InvalidArgumentError(f"the same key twice in by({', '.join(names)})", hint="leave one out")
+        return replace(self, stream=replace(self.stream, source=source), keys=tuple(names))
+
+    def agg(self, **aggregates: Aggregate) -> Aggregation:
+        """Aggregate each window (and key): ``agg(trips=ab.count(), fare=ab.avg("fare"))``."""
+        if not aggregates:
+            raise InvalidArgumentError("agg() without an aggregate", hint="write for example agg(rows=ab.count())")
+        for name, aggregate in aggregates.items():
+            if not isinstance(aggregate, Aggregate):
+                raise InvalidArgumentError(
+                    f"{name}={aggregate!r} is not an aggregate of Anabranch",
+                    hint='write for example ab.avg("fare"), not the function of pyspark.sql.functions',
+                )
+        taken = {*self.keys, WINDOW, WINDOW_SPEC, WINDOW_TIME} & aggregates.keys()
+        if taken:
+            raise InvalidArgumentError(
+                f"an aggregate cannot be called {sorted(taken)[0]!r}: the result has such a column already",
+                hint="choose another name",
+            )
+        query = Query(
+            self.stream.source,
+            self.stream.time,
+            self.panes,
+            self.keys,
+            dict(aggregates),
+            self.rows_per_key,
+            f"anabranch-{next(_numbers)}",
+        )
+        query.bound  # noqa: B018  # Checks columns and types now, where the user wrote them.
+        return Aggregation(query)
+
+
+@dataclass(frozen=True)
+class Aggregation:
+    """A windowed aggregate: ready to run, and itself a stream that further windows may be put over."""
+
+    query: Query
+    strategy: Strategy | None = None
+    max_delay: int | None = None
+    statistics: Statistics = Statistics()
+
+    def using(
+        self, strategy: Kind | str = "auto", *, batch: int = 1, nodes: int | None = None, max_delay: Duration | None = None
+    ) -> Aggregation:
+        """Run by that strategy: "auto", "window", "batch" (of `batch` windows) or "pane" (over `nodes` in a ring).
+
+        On a stream, `max_delay` bounds how long a complete window may wait for the others of its batch.
+        """
+        delay = None if max_delay is None else micros(max_delay, "max_delay")
+        if delay is not None and delay < 0:
+            raise InvalidArgumentError(f"max_delay of {describe(delay)}", hint="give zero or more")
+        asked = None if strategy == "auto" else Strategy(strategy, batch, nodes)  # type: ignore[arg-type]
+        return replace(self, strategy=asked, max_delay=delay)
+
+    def assume(self, *, rows_per_pane: float) -> Aggregation:
+        """Tell the planner how many rows a pane of a key has, on average."""
+        return replace(self, statistics=Statistics(rows_per_pane, "as told"))
+
+    def sample(self, share: float = 0.01) -> Aggregation:
+        """Let the planner count that share of the panes; runs a small Spark job now."""
+        return replace(self, statistics=measure(self.query, share))
+
+    @property
+    def metrics(self) -> str:
+        """The name under which Spark reports how many rows came and how many had no time (observed metrics)."""
+        return self.query.metrics
+
+    def to_df(self, *, observation: Observation | None = None) -> DataFrame:
+        """The windows as a DataFrame: batch in, batch out; stream in, stream out.
+
+        Columns: the keys, `window` (struct of start and end), with several windows `window_spec`, the aggregates. Rows
+        without a time are left out, counted as `null_time` in Spark's observed metrics (`metrics`, or your
+        `observation`), and kept: `bad_rows()` of the stream has them.
+        """
+        return self._build(self._choice(), observation)
+
+    def explain(self) -> str:
+        """The strategy, its price, the prices of those not taken, and the Spark plan in short."""
+        choice = self._choice()
+        return explain(self.query, choice, self._build(choice, None))
+
+    def order_by_window(self, k: int | None = 0) -> DataFrame:
+        """The windows in order: two results that leave out of order are at most k apart.
+
+        A sort gives k = 0, which keeps every other bound too; ``None`` takes them as they come. On streams the ordered
+        merge of the runtime does this.
+        """
+        if k is not None and k < 0:
+            raise InvalidArgumentError(f"a disorder of k = {k}", hint="k is 0 or more, or None for any order")
+        windows = self.to_df()
+        if k is None:
+            return windows
+        if self.query.streaming:
+            raise StreamingError("Spark cannot sort a stream", hint="take to_df(), and order what it delivers")
+        return windows.orderBy(f"{WINDOW}.start", f"{WINDOW}.end", *(F.col(f"`{key}`") for key in self.query.keys))
+
+    def as_stream(self) -> Stream:
+        """The results as a stream, for further windows; their time is `window_time`, the window's last instant."""
+        query = self.query
+        if query.counts_rows:
+            raise InvalidWindowError(
+                "the results of count windows have positions, not times",
+                hint='aggregate a time too, at=ab.max("time"), and start anew: ab.stream(q.to_df(), time="at")',
+            )
+        time = TimeColumn(WINDOW_TIME, query.time.kind)
+        if not query.streaming:
+            return Stream(_with_window_time(self.to_df(), query), time)
+        inner = streaming.build_inner(query, None)
+        event = F.window_time("__ab_window")
+        columns = [*(F.col(f"`{k}`") for k in query.keys), streaming.user_window(query, F.col("__ab_window")).alias(WINDOW)]
+        if query.time.kind is TimeKind.TIMESTAMP:
+            times = [event.alias(WINDOW_TIME)]
+        else:
+            times = [query.time.from_micros(F.unix_micros(event)).alias(WINDOW_TIME), event.alias(EVENT)]
+        return Stream(inner.select(*columns, *query.aggregates, *times), time)
+
+    def filter(self, condition: Column | str) -> Stream:
+        """Only the results for which the condition holds, as a stream."""
+        return self.as_stream().filter(condition)
+
+    def window(self, *, size: Duration, slide: Duration | None = None, origin: Duration = 0) -> Windowed:
+        """A time window over the results: aggregates after aggregates."""
+        return self.as_stream().window(size=size, slide=slide, origin=origin)
+
+    def windows(self, *sizes: tuple[Duration, Duration], origin: Duration = 0) -> Windowed:
+        """Several windows over the results."""
+        return self.as_stream().windows(*sizes, origin=origin)
+
+    def _choice(self) -> Choice:
+        return choose(self.query, self.strategy, self.max_delay, self.statistics)
+
+    def _build(self, choice: Choice, observation: Observation | None) -> DataFrame:
+        plan = streaming if self.query.streaming else batch_plan
+        return plan.build(self.query, choice.taken, observation)
+
+
+def sliding(
+    *,
+    time: str,
+    size: Duration,
+    slide: Duration | None = None,
+    origin: Duration = 0,
+    by: ColumnLike | tuple[ColumnLike, ...] | list[ColumnLike] = (),
+    watermark: Duration | None = None,
+    strategy: Kind | str = "auto",
+    **aggregates: Aggregate,
+) -> Callable[[DataFrame], DataFrame]:
+    """One windowed aggregate for `df.transform`.
+
+        >>> df.transform(ab.sliding(time="at", size="5 min", slide="10 s", by="cell", trips=ab.count()))
+    """
+    keys = tuple(by) if isinstance(by, (tuple, list)) else (by,)
+
+    def transform(source: DataFrame) -> DataFrame:
+        rows = stream(source, time=time, watermark=watermark)
+        return rows.window(size=size, slide=slide, origin=origin).by(*keys).agg(**aggregates).using(strategy).to_df()
+
+    return transform
+
+
+def _with_window_time(windows: DataFrame, query: Query) -> DataFrame:
+    end = F.col(WINDOW)["end"]
+    if query.time.kind is TimeKind.LONG:
+        return windows.withColumn(WINDOW_TIME, end - 1)
+    last = end - F.expr("INTERVAL '0.000001' SECOND")
+    return windows.withColumn(WINDOW_TIME, last)
+
+
+__all__ = ["Aggregation", "Stream", "Windowed", "sliding", "stream"]

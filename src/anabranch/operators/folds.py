@@ -1,0 +1,287 @@
+"""Folds: how pane states become window states.
+
+A fold takes the states of all panes (one Arrow array, panes of many groups end to end) and the runs of windows, and
+returns one value per run. This is the *combine* of lift / combine / lower, for all windows at once. A fold that can
+subtract (`invertible`) does; the others use two stacks or a queue. Either way the work per pane does not depend on
+how many windows overlap.
+
+A null state is the state of no rows (all values were null): it changes nothing, and a window with null states only
+has a null result.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, ClassVar
+
+import datasketches
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from anabranch.errors import ArithmeticOverflowError
+from anabranch.operators import kernels
+from anabranch.operators.kernels import Ints
+from anabranch.operators.objects import fold_objects
+
+
+@dataclass(frozen=True)
+class Runs:
+    """For every run of windows with the same content, its panes [lo, hi). Both only grow."""
+
+    lo: Ints
+    hi: Ints
+
+    def any_valid(self, valid: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Whether the run has a state that is not null."""
+        counts = np.concatenate(([0], np.cumsum(valid)))
+        result: NDArray[np.bool_] = counts[self.hi] > counts[self.lo]
+        return result
+
+
+class Fold(ABC):
+    """Combines pane states over runs of windows."""
+
+    invertible: ClassVar[bool] = False
+
+    @abstractmethod
+    def __call__(self, states: pa.Array, runs: Runs) -> pa.Array:
+        """One value per run."""
+
+
+class Sum(Fold):
+    """Sums. Integers subtract what leaves, exactly; floats use two stacks, since a subtracted float leaves an error
+    behind (and infinity or NaN would stay for ever)."""
+
+    invertible = True
+
+    def __call__(self, states: pa.Array, runs: Runs) -> pa.Array:
+        valid = _valid(states)
+        if pa.types.is_decimal(states.type):
+            return self._decimals(states, runs, valid)
+        values = _numpy(states)
+        if pa.types.is_floating(states.type):
+            sums = kernels.two_stacks(kernels.SUM, values.astype(np.float64)[:, None], runs.lo, runs.hi)[:, 0]
+        else:
+            sums = self._integers(values.astype(np.int64), runs)
+        return pa.array(sums, type=states.type, mask=~runs.any_valid(valid))
+
+    def _integers(self, values: Ints, runs: Runs) -> Ints:
+        total = np.concatenate(([0], np.cumsum(values)))
+        sums: Ints = total[runs.hi] - total[runs.lo]
+        # Integers wrap; the difference of two wrapped totals is right unless the sum itself does not fit. Only where
+        # that is possible at all is it worth a second look.
+        largest = float(np.abs(values.astype(np.float64)).max(initial=0))
+        if largest * float((runs.hi - runs.lo).max(initial=0)) >= 2.0**63:
+            approximate = np.concatenate(([0.0], np.cumsum(values.astype(np.longdouble))))
+            if np.abs((approximate[runs.hi] - approximate[runs.lo]) - sums).max() > 2.0**62:
+                raise ArithmeticOverflowError(
+                    "the sum of a window does not fit a 64-bit integer, and a wrapped sum would be wrong",
+                    hint="cast the column to double or decimal before the sum",
+                )
+        return sums
+
+    def _decimals(self, states: pa.Array, runs: Runs, valid: NDArray[np.bool_]) -> pa.Array:
+        values = [Decimal(0) if v is None else v for v in states.to_pylist()]
+        sums = fold_objects(values, runs.lo, runs.hi, lambda a, b: a + b)
+        try:
+            return pa.array(sums, type=states.type, mask=~runs.any_valid(valid))
+        except pa.ArrowInvalid as error:
+            raise ArithmeticOverflowError(
+                f"the sum of a window does not fit {states.type}", hint="cast the column to a wider decimal or to double"
+            ) from error
+
+
+@dataclass(frozen=True)
+class Extreme(Fold):
+    """The least or greatest state, of any type that Arrow can order. NaN is greater than every number, as in Spark."""
+
+    greatest: bool
+
+    def __call__(self, states: pa.Array, runs: Runs) -> pa.Array:
+        order = _order_keys(states)
+        winners = kernels.least(~order if self.greatest else order, _valid(states), runs.lo, runs.hi)
+        return _take(states, winners)
+
+
+@dataclass(frozen=True)
+class Edge(Fold):
+    """The state of the first or last pane that has one. Panes are in the order of time, so that is first/last by time."""
+
+    last: bool
+
+    def __call__(self, states: pa.Array, runs: Runs) -> pa.Array:
+        at = np.flatnonzero(_valid(states))
+        if self.last:
+            place = np.searchsorted(at, runs.hi) - 1
+            found = np.where(place >= 0, at[np.maximum(place, 0)] if len(at) else -1, -1)
+            return _take(states, np.where(found >= runs.lo, found, -1))
+        place = np.searchsorted(at, runs.lo)
+        found = np.append(at, np.iinfo(np.int64).max)[place]
+        return _take(states, np.where(found < runs.hi, found, -1))
+
+
+class Moments(Fold):
+    """(count, mean, sum of squared deviations) as a struct of three doubles, by Chan's formula."""
+
+    def __call__(self, states: pa.Array, runs: Runs) -> pa.Array:
+        fields = [_numpy(states.field(i)).astype(np.float64) for i in range(3)]
+        folded = kernels.two_stacks(kernels.MOMENTS, np.stack(fields, axis=1), runs.lo, runs.hi)
+        return pa.StructArray.from_arrays([pa.array(folded[:, i]) for i in range(3)], fields=list(states.type))
+
+
+class DistinctCount(Fold):
+    """How many different values, exactly, from the set of each pane. Counts how many panes hold each value."""
+
+    invertible = True
+
+    def __call__(self, states: pa.Array, runs: Runs) -> pa.Array:
+        starts, values = _lists(states)
+        encoded = values.dictionary_encode()
+        codes = encoded.indices.to_numpy().astype(np.int64)
+        return pa.array(kernels.distinct(starts, codes, len(encoded.dictionary), runs.lo, runs.hi))
+
+
+@dataclass(frozen=True)
+class MostFrequent(Fold):
+    """The k most frequent values with their counts, exactly; ties go to the smaller value."""
+
+    k: int
+    invertible = True
+
+    def __call__(self, states: pa.Array, runs: Runs) -> pa.Array:
+        starts, entries = _lists(states)
+        values, counts = entries.field(0), entries.field(1).to_numpy().astype(np.int64)
+        encoded = values.dictionary_encode()
+        # Codes in the order of the values, so that ties are broken by value and not by who came first.
+        by_value = pc.sort_indices(encoded.dictionary).to_numpy()
+        rank = np.empty(len(by_value), np.int64)
+        rank[by_value] = np.arange(len(by_value))
+        codes = rank[encoded.indices.to_numpy().astype(np.int64)]
+        ends, top, weights = kernels.most_frequent(starts, codes, counts, len(rank), runs.lo, runs.hi, self.k)
+        top_values = encoded.dictionary.take(pa.array(by_value[top]))
+        items = pa.StructArray.from_arrays([top_values, pa.array(weights)], fields=list(entries.type))
+        return pa.ListArray.from_arrays(pa.array(np.concatenate(([0], ends)), pa.int32()), items)
+
+
+class Concatenate(Fold):
+    """All elements, pane after pane: in the order of time, if each pane's list is."""
+
+    def __call__(self, states: pa.Array, runs: Runs) -> pa.Array:
+        starts, values = _lists(states)
+        begin, lengths = starts[runs.lo], starts[runs.hi] - starts[runs.lo]
+        ends = np.cumsum(lengths)
+        index = np.repeat(begin - (ends - lengths), lengths) + np.arange(ends[-1] if len(ends) else 0)
+        offsets = pa.array(np.concatenate(([0], ends)), pa.int32())
+        return pa.ListArray.from_arrays(offsets, values.take(pa.array(index)))
+
+
+class HllEstimate(Fold):
+    """Estimated distinct count of the union of HyperLogLog sketches, as Spark's `hll_sketch_agg` writes them."""
+
+    def __call__(self, states: pa.Array, runs: Runs) -> pa.Array:
+        sketches = [datasketches.hll_sketch.deserialize(state) for state in states.to_pylist()]
+        merged = fold_objects(sketches, runs.lo, runs.hi, self._union)
+        return pa.array([round(sketch.get_estimate()) for sketch in merged], pa.int64())
+
+    @staticmethod
+    def _union(a: Any, b: Any) -> Any:
+        union = datasketches.hll_union(max(a.lg_config_k, b.lg_config_k))
+        union.update(a)
+        union.update(b)
+        return union.get_result(datasketches.tgt_hll_type.HLL_8)
+
+
+@dataclass(frozen=True)
+class KllQuantiles(Fold):
+    """Quantiles from the union of KLL sketches, as Spark's `kll_sketch_agg_double` writes them."""
+
+    ranks: tuple[float, ...]
+
+    def __call__(self, states: pa.Array, runs: Runs) -> pa.Array:
+        sketches = [datasketches.kll_doubles_sketch.deserialize(state) for state in states.to_pylist()]
+        merged = fold_objects(sketches, runs.lo, runs.hi, self._union)
+        rows = [None if s.is_empty() else [s.get_quantile(rank, True) for rank in self.ranks] for s in merged]
+        return pa.array(rows, pa.list_(pa.float64()))
+
+    @staticmethod
+    def _union(a: Any, b: Any) -> Any:
+        union = datasketches.kll_doubles_sketch(max(a.k, b.k))
+        union.merge(a)
+        union.merge(b)
+        return union
+
+
+@dataclass(frozen=True)
+class UserFold(Fold):
+    """A user-defined aggregate over the rows of each pane.
+
+    With `merge`, each row is seen once and panes are merged with two stacks; without, each window starts anew.
+    """
+
+    init: Callable[[], Any]
+    incr: Callable[..., Any]
+    final: Callable[[Any], Any]
+    merge: Callable[[Any, Any], Any] | None
+    returns: pa.DataType
+
+    def __call__(self, states: pa.Array, runs: Runs) -> pa.Array:
+        starts, rows = _lists(states)
+        # The first field is the time the rows were sorted by; the others are the aggregate's inputs.
+        columns = [rows.field(i).to_pylist() for i in range(1, rows.type.num_fields)]
+        values = list(zip(*columns, strict=True)) if columns else [()] * len(rows)
+        if self.merge is None:
+            bounds = zip(starts[runs.lo].tolist(), starts[runs.hi].tolist(), strict=True)
+            results = [self._run(values[begin:end]) for begin, end in bounds]
+        else:
+            panes = [self._run(values[starts[i] : starts[i + 1]]) for i in range(len(starts) - 1)]
+            results = fold_objects(panes, runs.lo, runs.hi, self.merge, deepcopy)
+        return pa.array([self.final(state) for state in results], type=self.returns)
+
+    def _run(self, rows: Sequence[tuple[Any, ...]]) -> Any:
+        state = self.init()
+        for row in rows:
+            state = self.incr(state, *row)
+        return state
+
+
+def _valid(array: pa.Array) -> NDArray[np.bool_]:
+    valid: NDArray[np.bool_] = array.is_valid().to_numpy(zero_copy_only=False)
+    return valid
+
+
+def _numpy(array: pa.Array) -> NDArray[Any]:
+    """Numbers with nulls as zero, which is the empty state of a sum."""
+    filled = array.fill_null(0) if array.null_count else array
+    return filled.to_numpy(zero_copy_only=False)
+
+
+def _lists(array: pa.Array) -> tuple[Ints, pa.Array]:
+    """Where each list starts among the flat values (one more at the end), and the flat values."""
+    lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy().astype(np.int64)
+    return np.concatenate(([0], np.cumsum(lengths))), array.flatten()
+
+
+def _take(states: pa.Array, index: Ints) -> pa.Array:
+    """The states at those places; null where the place is -1."""
+    return states.take(pa.array(index, mask=index < 0))
+
+
+def _order_keys(states: pa.Array) -> Ints:
+    """Integers in the order of the states."""
+    kind = states.type
+    if pa.types.is_floating(kind):
+        values = _numpy(states).astype(np.float64)
+        # + 0.0 turns -0.0 into 0.0, and one NaN stands for all. IEEE bits of positive numbers grow with the number,
+        # those of negative ones fall: turn them round.
+        bits = np.where(np.isnan(values), np.nan, values + 0.0).view(np.int64)
+        keys: Ints = np.where(bits < 0, np.bitwise_xor(bits, np.iinfo(np.int64).max), bits)
+        return keys
+    if pa.types.is_integer(kind):
+        return _numpy(states).astype(np.int64)
+    return pc.rank(states, tiebreaker="dense").to_numpy().astype(np.int64)

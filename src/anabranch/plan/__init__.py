@@ -1,0 +1,1 @@
+"""Cost models, strategy choice, the rewrite into Spark operators, explain."""

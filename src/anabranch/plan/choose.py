@@ -1,0 +1,119 @@
+"""Which strategy: `auto` takes the cheapest that can run; a strategy that was asked for is checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import functions as F
+
+from anabranch.errors import InvalidArgumentError, StrategyError, StreamingError
+from anabranch.plan import batch as batch_plan
+from anabranch.plan import streaming
+from anabranch.network.columns import floordiv
+from anabranch.plan.cost import Price, Statistics, price
+from anabranch.network.query import Query
+from anabranch.plan.strategy import Strategy
+from anabranch.windows import Batches, Window
+from anabranch.windows.ids import pane_of
+
+CANDIDATE_BATCHES = (2, 10, 50)
+"""The batch sizes that are priced beside the one that the planner would take."""
+
+REPLICATION = 1.25
+"""Copies of a row at which a larger batch is no longer worth its delay."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The strategy taken, and the prices of all."""
+
+    taken: Strategy
+    prices: tuple[Price, ...]
+    statistics: Statistics
+    asked: bool
+
+    @property
+    def price(self) -> Price:
+        return next(p for p in self.prices if p.strategy == self.taken)
+
+
+def choose(query: Query, asked: Strategy | None, max_delay: int | None, statistics: Statistics) -> Choice:
+    """Price every strategy and take the cheapest, or the one that was asked for."""
+    candidates = _candidates(query, max_delay)
+    if asked is not None:
+        asked = _with_delay(query, asked, max_delay)
+        candidates = [asked, *(c for c in candidates if c != asked)]
+    prices = tuple(_priced(query, c, statistics) for c in candidates)
+    if asked is None:
+        taken = min((p for p in prices if p.per_row is not None), key=lambda p: p.per_row or 0.0).strategy
+        return Choice(taken, prices, statistics, asked=False)
+    if not prices[0].possible:
+        raise StrategyError(
+            f"the query cannot run as {asked.label!r}: {prices[0].reason}",
+            hint='take "auto", "batch" or "window", or give the aggregate a merge function',
+        )
+    return Choice(asked, prices, statistics, asked=True)
+
+
+def measure(query: Query, share: float) -> Statistics:
+    """Count rows per (key, pane) in a share of the panes: whole panes, so that the ratio is not diluted."""
+    if not 0.0 < share <= 1.0:
+        raise InvalidArgumentError(f"a sample of {share}", hint="take a share above 0 and up to 1, for example 0.01")
+    if query.streaming:
+        raise StreamingError("a stream cannot be sampled before it runs", hint="leave sample out")
+    if query.counts_rows:
+        return Statistics(float(query.panes.size), "panes of a fixed number of rows")
+    parts = max(1, round(1 / share))
+    pane = pane_of(query.time.micros(), query.panes.size, query.panes.origin, floordiv).alias("__ab_pane")
+    keys = [F.col(f"`{k}`") for k in query.keys]
+    sampled = query.source.select(*keys, pane).where(F.pmod(F.xxhash64("__ab_pane"), F.lit(parts)) == 0)
+    counts = sampled.groupBy(*keys, "__ab_pane").count().agg(F.avg("count"), F.sum("count")).first()
+    if counts is None or counts[0] is None:
+        return Statistics(source=f"a sample of {share:.2%} of the panes held no row")
+    return Statistics(float(counts[0]), f"a sample of {share:.2%} of the panes, {counts[1]:,} rows")
+
+
+def default_batch(query: Query, max_delay: int | None) -> int:
+    """B for batch partitioning and for streams.
+
+    As large as the delay allows on a stream (a tenth of the longest window unless told); on a bounded DataFrame as
+    large as it takes to bring the copies down to REPLICATION.
+    """
+    longest = max(query.panes.windows, key=lambda w: w.size)
+    if query.streaming:
+        slide = max(w.slide for w in query.panes.windows)
+        delay = longest.size // 10 if max_delay is None else max_delay
+        return max(1, 1 + delay // slide)
+    return max(1, round((longest.overlap - 1) / (REPLICATION - 1)))
+
+
+def _candidates(query: Query, max_delay: int | None) -> list[Strategy]:
+    batch = default_batch(query, max_delay)
+    if query.streaming:
+        return [Strategy("pane", batch), Strategy("window")]
+    sizes = sorted({batch, *CANDIDATE_BATCHES})
+    return [Strategy("pane"), *(Strategy("batch", b) for b in sizes), Strategy("window")]
+
+
+def _with_delay(query: Query, asked: Strategy, max_delay: int | None) -> Strategy:
+    """On a stream the pane strategy delivers in batches: as large as the delay allows, unless B was given."""
+    if query.streaming and asked.kind == "pane" and asked.batch == 1:
+        return Strategy("pane", default_batch(query, max_delay))
+    return asked
+
+
+def _priced(query: Query, strategy: Strategy, statistics: Statistics) -> Price:
+    if strategy.kind == "pane" and not query.mergeable:
+        names = ", ".join(name for name, a in query.aggregates.items() if not a.mergeable)
+        return Price(strategy, None, 1.0, f"{names} has no merge, so panes cannot become windows")
+    if query.streaming:
+        layout = Batches.over(query.panes.in_panes(), streaming.batch_slide(query, strategy.batch))
+    else:
+        layout = batch_plan.layout(query, strategy)
+    return price(strategy, query.panes, statistics, pane_replication=layout.replication, python=query.python)
+
+
+def delay_of(query: Query, strategy: Strategy) -> int:
+    """How long a complete window may wait for the others of its batch, on a stream."""
+    slide: Window = max(query.panes.windows, key=lambda w: w.slide)
+    return (strategy.batch - 1) * slide.slide

@@ -1,0 +1,101 @@
+"""Why a plan was chosen, in words and numbers."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+
+from pyspark.sql import DataFrame
+
+from anabranch.plan.choose import Choice, delay_of
+from anabranch.network.query import Query
+from anabranch.windows import Axis, describe
+
+_OPERATOR = re.compile(r"^[\s:+\-*|]*(?:\(\d+\)\s*)?\*?\s*(?:\(\d+\)\s*)?([A-Z]\w+)(.*)$")
+_SHOWN = {
+    "Exchange", "HashAggregate", "SortAggregate", "ObjectHashAggregate", "MapInArrow", "PythonMapInArrow", "Generate",
+    "Expand", "Window", "Sort", "Filter", "FileScan", "Scan", "BatchScan", "LocalTableScan", "Range", "Union",
+    "StateStoreSave", "StateStoreRestore", "BroadcastHashJoin", "SortMergeJoin", "StreamingRelation",
+}  # fmt: skip
+
+
+def explain(query: Query, choice: Choice, result: DataFrame) -> str:
+    """The text that `explain()` returns."""
+    lines = [f"windows     {', '.join(w.label for w in query.panes.windows)}"]
+    lines.append(f"panes       {_panes(query)}")
+    lines.append(f"aggregates  {_aggregates(query)}")
+    lines.append(f"keys        {', '.join(query.keys) or 'none: batches of panes go round a ring'}")
+    lines.append(f"strategy    {choice.taken.label}, {_reason(choice)}")
+    if query.streaming and choice.taken.batch > 1:
+        delay = describe(delay_of(query, choice.taken))
+        lines.append(f"delivery    {choice.taken.batch} windows at a time, at most {delay} after the first was complete")
+    lines.append(f"density     {choice.statistics.rows_per_pane:,.1f} rows per key and pane ({choice.statistics.source})")
+    lines += ["", "prices, in row touches per row (1 = one row into one aggregation):", *_table(choice), ""]
+    lines += ["Spark plan, from the source to the result:", *(f"  {step}" for step in spark_plan(result))]
+    return "\n".join(lines)
+
+
+def _panes(query: Query) -> str:
+    size = describe(query.panes.size) if query.panes.axis is Axis.TIME else f"{query.panes.size} rows"
+    counts = ", ".join(f"{query.panes.per_window(w):,}" for w in query.panes.windows)
+    return f"of {size}; {counts} to a window"
+
+
+def _aggregates(query: Query) -> str:
+    names = []
+    for name, aggregate in query.aggregates.items():
+        kind = "invertible" if aggregate.invertible else "mergeable" if aggregate.mergeable else "whole windows only"
+        names.append(f"{name} = {aggregate.describe()} ({kind})")
+    return ", ".join(names)
+
+
+def _reason(choice: Choice) -> str:
+    if choice.asked:
+        return "as asked"
+    others = [p.per_row for p in choice.prices if p.per_row is not None and p.strategy != choice.taken]
+    if not others or choice.price.per_row is None:
+        return "the only one that can run"
+    return f"the cheapest: {min(others) / choice.price.per_row:,.1f} times cheaper than the next"
+
+
+def _table(choice: Choice) -> list[str]:
+    rows = [("", "strategy", "price", "copies of a row")]
+    for p in sorted(choice.prices, key=lambda p: (p.per_row is None, p.per_row or 0.0)):
+        mark = "->" if p.strategy == choice.taken else ""
+        cost = "-" if p.per_row is None else f"{p.per_row:,.2f}"
+        rows.append((mark, p.strategy.label, cost, p.reason or f"{p.replication:,.2f}"))
+    widths = [max(len(row[i]) for row in rows) for i in range(4)]
+    return ["  " + "  ".join(cell.ljust(widths[i]) for i, cell in enumerate(row)).rstrip() for row in rows]
+
+
+def spark_plan(result: DataFrame) -> list[str]:
+    """The operators of Spark's physical plan that cost something, from source to result."""
+    text = io.StringIO()
+    # `explain` only prints; its text is wanted here.
+    with contextlib.redirect_stdout(text):
+        result.explain()
+    steps = []
+    for line in text.getvalue().splitlines():
+        match = _OPERATOR.match(line)
+        if match and match[1] in _SHOWN:
+            steps.append(f"{match[1]}{_detail(match[1], match[2])}")
+    return steps[::-1]
+
+
+def _detail(operator: str, rest: str) -> str:
+    if operator == "Exchange":
+        kind = re.search(r"(hashpartitioning|rangepartitioning|SinglePartition|[\w]*partition\w*)\(?([^)]*)", rest)
+        return f" {kind[1]}({_columns(kind[2])})" if kind else ""
+    if operator.endswith("Aggregate"):
+        keys = re.search(r"keys=\[([^\]]*)\]", rest)
+        partial = "partial " if "partial_" in rest else ""
+        return f" {partial}by ({_columns(keys[1])})" if keys else ""
+    if operator in ("FileScan", "Scan", "BatchScan"):
+        return f" {rest.split()[0]}" if rest.split() else ""
+    return ""
+
+
+def _columns(text: str) -> str:
+    """Column names without Spark's ids."""
+    return re.sub(r"#\d+L?", "", text).replace("__ab_", "")

@@ -1,0 +1,125 @@
+"""The pane-level query and what both plans, batch and streaming, do with its result.
+
+    rows ──▶ panes ──▶ batches of panes ──▶ runs of windows ──▶ windows
+         group by   copies at the edges   kernel, in Python    repeated and
+         in Spark   only, in Spark        (operators.sliding)  lowered in Spark
+
+Only pane states enter Python, and only runs leave it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, IntegerType, LongType, StructField, StructType
+
+from anabranch.aggregates import State
+from anabranch.operators.sliding import BATCH, FIRST, LAST, PANES, ROWS, SPEC, SlidingOperator
+from anabranch.network.columns import quoted
+from anabranch.network.query import Query
+from anabranch.windows import Batches, Window
+from anabranch.windows.ids import window_start
+
+PANE = "__ab_pane"
+WINDOW = "window"
+WINDOW_SPEC = "window_spec"
+_TOTAL = "__ab_total"
+
+
+def states_of(query: Query) -> list[State]:
+    return [state for bound in query.bound.values() for state in bound.states]
+
+
+def state_names(query: Query) -> list[str]:
+    return [f"__ab_s{i}" for i in range(len(states_of(query)))]
+
+
+def lifts(query: Query) -> list[Column]:
+    """The aggregate Columns of the pane-level query: the rows, and every state."""
+    states = zip(states_of(query), state_names(query), strict=True)
+    return [F.count(F.lit(1)).alias(ROWS), *(state.lift.alias(name) for state, name in states)]
+
+
+def lowered(query: Query, states: Sequence[Column]) -> list[Column]:
+    """The values of the aggregates from their states."""
+    remaining, columns = list(states), []
+    for name, bound in query.bound.items():
+        mine, remaining = remaining[: len(bound.states)], remaining[len(bound.states) :]
+        columns.append(bound.lower(mine).alias(name))
+    return columns
+
+
+def keys_of(query: Query) -> list[Column]:
+    return [quoted(key) for key in query.keys]
+
+
+def evaluate(collected: DataFrame, query: Query, batches: Batches) -> DataFrame:
+    """From batches (keys, BATCH, PANES) to the windows that were asked for."""
+    schema = _runs_schema(collected, query)
+    folds = tuple(state.fold for state in states_of(query))
+    operator = SlidingOperator(query.panes.in_panes(), batches, folds, tuple(schema.names))
+    return windows_of_runs(collected.mapInArrow(operator, schema), query)
+
+
+def windows_of_runs(runs: DataFrame, query: Query) -> DataFrame:
+    """Repeat each run once per window, and lower the states."""
+    window_id = F.explode(F.sequence(FIRST, LAST)).alias(FIRST)
+    windows = runs.select(*keys_of(query), SPEC, window_id, ROWS, *state_names(query))
+    return only_complete(windows, query).select(*result_columns(query), *lowered(query, [F.col(n) for n in state_names(query)]))
+
+
+def only_complete(windows: DataFrame, query: Query) -> DataFrame:
+    """Without the count windows that are not full: one that its closer has not reached has no answer, as in a stream.
+
+    `windows` has the columns SPEC, FIRST (the window id) and ROWS.
+    """
+    if not query.counts_rows:
+        return windows
+    size = by_spec(query, lambda w: F.lit(w.size))
+    if query.rows_per_key or not query.keys:
+        return windows.where(F.col(ROWS) == size)
+    # Counted over all keys, a window is full when all keys together fill it.
+    total = query.source.where(query.time.column.isNotNull()).agg(F.count(F.lit(1)).alias(_TOTAL))
+    end = by_spec(query, lambda w: window_start(F.col(FIRST), w)) + size
+    return windows.crossJoin(F.broadcast(total)).where(end <= F.col(_TOTAL)).drop(_TOTAL)
+
+
+def result_columns(query: Query) -> list[Column]:
+    """The keys and the window, from SPEC and FIRST (the window id)."""
+    start = by_spec(query, lambda w: window_start(F.col(FIRST), w))
+    size = by_spec(query, lambda w: F.lit(w.size))
+    if query.counts_rows:
+        window = F.struct(start.alias("start"), (start + size).alias("end"))
+    else:
+        window = query.time.window(start, size)
+    label = [] if query.single else [by_spec(query, lambda w: F.lit(w.label)).alias(WINDOW_SPEC)]
+    return [*keys_of(query), window.alias(WINDOW), *label]
+
+
+def by_spec(query: Query, value: Callable[[Window], Column]) -> Column:
+    """The value for the window specification in SPEC; with one specification there is nothing to choose."""
+    values = [value(w) for w in query.panes.windows]
+    chosen = values[-1]
+    for i in range(len(values) - 2, -1, -1):
+        chosen = F.when(F.col(SPEC) == i, values[i]).otherwise(chosen)
+    return chosen
+
+
+def pane_struct(query: Query, pane: Column) -> Column:
+    """One pane as the operator wants it: id, rows, states."""
+    return F.struct(pane.alias(PANE), ROWS, *state_names(query))
+
+
+def _runs_schema(collected: DataFrame, query: Query) -> StructType:
+    kinds = collected.schema
+    panes = kinds[PANES].dataType
+    assert isinstance(panes, ArrayType) and isinstance(panes.elementType, StructType)
+    states: list[StructField] = []
+    for state, name in zip(states_of(query), state_names(query), strict=True):
+        kind: DataType = state.result or panes.elementType[name].dataType
+        states.append(StructField(name, kind))
+    fixed = [StructField(SPEC, IntegerType()), *(StructField(n, LongType()) for n in (FIRST, LAST, ROWS))]
+    return StructType([*(StructField(f.name, f.dataType) for f in kinds if f.name not in (BATCH, PANES)), *fixed, *states])
+

@@ -1,0 +1,56 @@
+"""Positions of rows in the order of time: the axis of count windows.
+
+Rows at the same time are ordered by their other columns, so that a second run counts them alike.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import Window as Over
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, MapType, StructType
+
+from anabranch.network.columns import quoted
+from anabranch.network.query import Query
+
+BUCKETS = 1024
+"""Parts of the time line that are counted apart, when rows are numbered over all keys."""
+
+_BUCKET, _BEFORE, _RANK = "__ab_bucket", "__ab_before", "__ab_rank"
+
+
+def with_positions(query: Query, source: DataFrame, name: str) -> DataFrame:
+    """The source with each row's position, from 0: within its key, or over all rows."""
+    if query.rows_per_key and query.keys:
+        over = Over.partitionBy(*(quoted(k) for k in query.keys)).orderBy(*_order(query, source))
+        return source.withColumn(name, (F.row_number().over(over) - 1).cast("bigint"))
+    return _global_positions(query, source, name)
+
+
+def _order(query: Query, source: DataFrame) -> list[Column]:
+    others = [f.name for f in source.schema if f.name != query.time.name and not _unordered(f.dataType)]
+    return [query.time.column, *(quoted(c) for c in others)]
+
+
+def _unordered(kind: object) -> bool:
+    return isinstance(kind, MapType | StructType | ArrayType)
+
+
+def _global_positions(query: Query, source: DataFrame, name: str) -> DataFrame:
+    """Number all rows without bringing them into one task.
+
+    The time line is cut into buckets; rows are numbered within their bucket, in parallel, and the rows of the buckets
+    before are added.
+    """
+    micros = query.time.micros()
+    span = source.agg(F.min(micros).alias("__ab_low"), F.max(micros).alias("__ab_high"))
+    width = (F.col("__ab_high") - F.col("__ab_low")) / BUCKETS + 1
+    bucket = F.floor((micros - F.col("__ab_low")) / width).alias(_BUCKET)
+    bucketed = source.crossJoin(F.broadcast(span)).select(*source.columns, bucket)
+    counts = bucketed.groupBy(_BUCKET).count()
+    # One task, but at most BUCKETS rows.
+    before = F.sum("count").over(Over.orderBy(_BUCKET)) - F.col("count")
+    offsets = counts.select(_BUCKET, before.alias(_BEFORE))
+    within = Over.partitionBy(_BUCKET).orderBy(*_order(query, source))
+    ranked = bucketed.withColumn(_RANK, F.row_number().over(within) - 1).join(F.broadcast(offsets), _BUCKET)
+    return ranked.select(*source.columns, (F.col(_BEFORE) + F.col(_RANK)).cast("bigint").alias(name))

@@ -1,0 +1,41 @@
+"""Strategies: how the windows of a query are divided among the workers (paper 1).
+
+| strategy | what leaves the split | who may use it |
+|---|---|---|
+| `window` | each row once per window | every aggregate |
+| `batch`  | each row once per batch of B windows | every aggregate |
+| `pane`   | each row once; pane states travel in batches, over a ring where there is no key | mergeable aggregates |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from anabranch.errors import InvalidArgumentError
+
+Kind = Literal["window", "batch", "pane"]
+KINDS: tuple[Kind, ...] = ("window", "batch", "pane")
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """A way to run a query. `batch` is B, the windows that are evaluated together; `nodes` is the size of the ring."""
+
+    kind: Kind
+    batch: int = 1
+    nodes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise InvalidArgumentError(
+                f"there is no strategy {self.kind!r}", hint='take "auto", "window", "batch" or "pane"'
+            )
+        if self.batch < 1:
+            raise InvalidArgumentError(f"a batch of {self.batch} windows", hint="a batch has at least one window")
+        if self.nodes is not None and self.nodes < 1:
+            raise InvalidArgumentError(f"a ring of {self.nodes} nodes", hint="a ring has at least one node")
+
+    @property
+    def label(self) -> str:
+        return f"batch, B = {self.batch}" if self.kind == "batch" else self.kind

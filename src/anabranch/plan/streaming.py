@@ -1,0 +1,147 @@
+"""Plans for streaming DataFrames, in append mode: a chain of Spark's own stateful aggregations.
+
+    rows ──▶ panes (state store) ──▶ batches of panes (state store) ──▶ kernel ──▶ windows
+
+A pane leaves the first aggregation when the watermark has passed it, a batch the second when it has passed the batch's
+last window. So B windows are delivered together, up to (B-1) slides after the first of them was complete: `max_delay`
+bounds that, and with it the copies of a pane, (w + (B-1)s) / (Bs).
+
+A row is late when the watermark has passed its pane: Spark drops it then, and counts it (`numRowsDroppedByWatermark`).
+Spark's watermark starts at 1970-01-01, so on a stream rows from before are late.
+
+Where further aggregates follow (nested windows), Spark wants its own window columns all the way, and no Python between:
+then panes are merged by Spark, one copy per window.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import functions as F
+
+from anabranch.errors import StreamingError
+from anabranch.operators.sliding import BATCH, PANES
+from anabranch.plan.batch import observe, tumbling
+from anabranch.network.columns import floordiv
+from anabranch.plan.panes import (
+    PANE,
+    WINDOW,
+    WINDOW_SPEC,
+    evaluate,
+    keys_of,
+    lifts,
+    lowered,
+    pane_struct,
+    state_names,
+    states_of,
+)
+from anabranch.network.query import Query
+from anabranch.plan.strategy import Strategy
+from anabranch.windows import Batches, Window
+
+_SPARK_WINDOW = "__ab_window"
+
+
+def build(query: Query, strategy: Strategy, observation: Observation | None) -> DataFrame:
+    """The streaming DataFrame of the query's windows."""
+    _check(query)
+    source = observe(query, query.source, observation).where(query.time.column.isNotNull())
+    if query.native and (tumbling(query) or strategy.kind == "window"):
+        windows = [_direct(query, source, w) for w in query.panes.windows]
+        return _united(query, windows)
+    batches = Batches.over(query.panes.in_panes(), batch_slide(query, strategy.batch))
+    return evaluate(_collected(_panes(query, source), query, batches), query, batches)
+
+
+def build_inner(query: Query, observation: Observation | None) -> DataFrame:
+    """The windows with Spark's own window column in `__ab_window`, for an aggregate that follows."""
+    _check(query)
+    if not query.single:
+        raise StreamingError(
+            "several windows at once cannot feed a further aggregate on a stream: Spark would need one window column",
+            hint="write one query per window length",
+        )
+    window = query.panes.windows[0]
+    source = observe(query, query.source, observation).where(query.time.column.isNotNull())
+    merges = [state.merge for state in states_of(query)]
+    if tumbling(query) or any(merge is None for merge in merges):
+        return _direct_columns(query, source, window)
+    panes = _panes(query, source)
+    states = [
+        merge(F.col(name)).cast(panes.schema[name].dataType).alias(name)
+        for merge, name in zip(merges, state_names(query), strict=True)
+        if merge is not None
+    ]
+    merged = panes.groupBy(*keys_of(query), _spark_window(F.window_time(PANE), window).alias(_SPARK_WINDOW)).agg(*states)
+    return merged.select(*keys_of(query), _SPARK_WINDOW, *lowered(query, [F.col(n) for n in state_names(query)]))
+
+
+def batch_slide(query: Query, batch: int) -> int:
+    """Panes from one batch to the next: B slides of the window that slides furthest."""
+    return batch * max(w.slide for w in query.panes.in_panes())
+
+
+def user_window(query: Query, spark_window: Column) -> Column:
+    """Spark's struct of timestamps as a window in the user's type of time."""
+    start = F.unix_micros(spark_window["start"])
+    return query.time.window(start, query.panes.windows[0].size)
+
+
+def _check(query: Query) -> None:
+    if query.counts_rows:
+        raise StreamingError(
+            "count windows over a stream need positions that a fixed Spark plan cannot keep",
+            hint="use time windows here, or a batch DataFrame",
+        )
+
+
+def _panes(query: Query, source: DataFrame) -> DataFrame:
+    size, origin = query.panes.size, query.panes.origin
+    pane = _spark_window(query.time.event, Window(size, size, origin)).alias(PANE)
+    return source.groupBy(*keys_of(query), pane).agg(*lifts(query))
+
+
+def _collected(panes: DataFrame, query: Query, batches: Batches) -> DataFrame:
+    size, origin = query.panes.size, query.panes.origin
+    outer = Window(batches.size * size, batches.slide * size, origin)
+    batch = _spark_window(F.window_time(PANE), outer).alias(BATCH)
+    pane_id = floordiv(F.unix_micros(F.col(PANE)["start"]) - origin, size)
+    gathered = panes.groupBy(*keys_of(query), batch).agg(F.collect_list(pane_struct(query, pane_id)).alias(PANES))
+    start = F.unix_micros(F.col(BATCH)["start"])
+    return gathered.select(*keys_of(query), floordiv(start - origin, outer.slide).alias(BATCH), PANES)
+
+
+def _direct(query: Query, source: DataFrame, window: Window) -> DataFrame:
+    """One window specification by Spark's own `window()`."""
+    windows = _direct_columns(query, source, window)
+    start = F.unix_micros(F.col(_SPARK_WINDOW)["start"])
+    label = [] if query.single else [F.lit(window.label).alias(WINDOW_SPEC)]
+    user = query.time.window(start, window.size).alias(WINDOW)
+    return windows.select(*keys_of(query), user, *label, *query.aggregates)
+
+
+def _direct_columns(query: Query, source: DataFrame, window: Window) -> DataFrame:
+    direct = [bound.direct.alias(name) for name, bound in query.bound.items() if bound.direct is not None]
+    if len(direct) < len(query.bound):
+        raise StreamingError(
+            "a user-defined aggregate or top_k cannot feed a further aggregate on a stream: Spark allows no Python "
+            "between two of its stateful aggregations",
+            hint="make it the last aggregate, or run the query over a batch DataFrame",
+        )
+    by = [*keys_of(query), _spark_window(query.time.event, window).alias(_SPARK_WINDOW)]
+    return source.groupBy(*by).agg(*direct).select(*keys_of(query), _SPARK_WINDOW, *query.aggregates)
+
+
+def _united(query: Query, windows: list[DataFrame]) -> DataFrame:
+    united = windows[0]
+    for more in windows[1:]:
+        united = united.unionAll(more)
+    return united
+
+
+def _spark_window(time: Column, window: Window) -> Column:
+    """Spark's `window()` with our origin; it wants a start within one slide."""
+    start = window.origin % window.slide
+    size, slide = f"{window.size} microseconds", f"{window.slide} microseconds"
+    return F.window(time, size, slide, f"{start} microseconds")
+
+

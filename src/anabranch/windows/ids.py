@@ -1,0 +1,92 @@
+"""Window, batch and pane ids as closed forms: the one place where they are computed.
+
+Each function is one formula over integers. It takes Python integers, numpy arrays or Spark Columns alike; the only
+operation in which those differ is division that rounds towards minus infinity, so that is a parameter (`floordiv`;
+`anabranch.network.columns.floordiv` is the one for Columns). One formula, so the batch plan, the streaming plan and the
+kernels cannot disagree; a property test holds the forms equal all the same.
+
+Ids here count from the window's origin and may be negative. The papers count the rows of a stream, and its windows,
+from 1: `count_first`, `count_last` and `is_closer` are their formulas, for row i.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from anabranch.windows.spec import Window
+
+T = TypeVar("T", bound=Any)
+FloorDiv = Callable[[Any, int], Any]
+
+
+def python_floordiv(value: Any, by: int) -> Any:
+    """Division towards minus infinity for integers and numpy arrays."""
+    return value // by
+
+
+def first_window(t: T, window: Window, floordiv: FloorDiv = python_floordiv) -> T:
+    """The lowest id of the windows that hold t."""
+    result: T = floordiv(t - (window.origin + window.size), window.slide) + 1
+    return result
+
+
+def last_window(t: T, window: Window, floordiv: FloorDiv = python_floordiv) -> T:
+    """The highest id of the windows that hold t."""
+    result: T = floordiv(t - window.origin, window.slide)
+    return result
+
+
+def window_start(window_id: T, window: Window) -> T:
+    """Where a window begins; it ends `window.size` later."""
+    result: T = window_id * window.slide + window.origin
+    return result
+
+
+def pane_of(t: T, size: int, origin: int = 0, floordiv: FloorDiv = python_floordiv) -> T:
+    """The id of the pane of that size that holds t: a pane is a tumbling window."""
+    result: T = floordiv(t - origin, size)
+    return result
+
+
+def batch_window(window: Window, batch: int) -> Window:
+    """The batch-window of B windows: size w + (B-1)s, slide Bs.
+
+    Batch k holds the windows kB .. kB+B-1, and the batch ids of a row are the window ids of this window.
+    """
+    return Window(window.size + (batch - 1) * window.slide, batch * window.slide, window.origin, window.axis)
+
+
+def replication(window: Window, batch: int = 1) -> float:
+    """Copies of a row that leave the split: (w + (B-1)s) / (Bs); with B = 1 the overlap."""
+    return batch_window(window, batch).overlap
+
+
+def count_first(i: T, size: int, slide: int, floordiv: FloorDiv = python_floordiv) -> T:
+    """The paper's first window of row i, rows and windows from 1, before the limit max(1, ...).
+
+    ceil((i-w)/s) + 1, with the ceiling written as a floor: ceil(a/s) = floor((a-1)/s) + 1.
+    """
+    result: T = floordiv(i - size - 1, slide) + 2
+    return result
+
+
+def count_last(i: T, size: int, slide: int, floordiv: FloorDiv = python_floordiv) -> T:
+    """The paper's last window of row i, rows and windows from 1: ceil(i/s)."""
+    result: T = floordiv(i - 1, slide) + 1
+    return result
+
+
+def is_closer(i: T, size: int, slide: int) -> T:
+    """Whether row i (from 1) closes a count window: i >= w and (i-w) mod s = 0.
+
+    For time windows apply it to times; of several rows with that time the last one is the closer.
+    """
+    result: T = (i >= size) & ((i - size) % slide == 0)
+    return result
+
+
+def is_batch_closer(i: T, size: int, slide: int, batch: int) -> T:
+    """Whether row i (from 1) closes a batch of B windows: it closes window j, and j mod B = 0."""
+    # The closer of window j is row (j-1)s + w, so j mod B = 0 at every (Bs)-th row from the first batch's end on.
+    return is_closer(i, size + (batch - 1) * slide, batch * slide)

@@ -1,0 +1,140 @@
+"""Panes, the batches they travel in, and the ring.
+
+**Panes** are disjoint tumbling pieces of size gcd(all sizes, slides and distances of origins): every edge of every
+window falls on an edge of a pane, so a window is a run of whole panes, and several windows of different length share
+one set of panes.
+
+**Batches** say which windows one worker evaluates: those that start in one stretch of the time line,
+``[k*slide, (k+1)*slide)`` in panes. It needs the panes of that stretch and those that follow up to the end of the
+last window. With one window and B windows per batch this is the batch-window of paper 1; with several it is the
+fan-out rule of paper 4.
+
+**The ring** is the batch layout for an aggregate without a key: n = ceil((w-s)/s) windows per node, so that what a
+node needs beyond its own panes comes from one neighbour only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from anabranch.errors import InvalidWindowError
+from anabranch.windows.ids import FloorDiv, T, python_floordiv
+from anabranch.windows.spec import Axis, Window
+
+
+@dataclass(frozen=True)
+class PaneWindow:
+    """A window counted in panes."""
+
+    size: int
+    slide: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class Panes:
+    """The panes that several windows share."""
+
+    windows: tuple[Window, ...]
+
+    def __post_init__(self) -> None:
+        if not self.windows:
+            raise InvalidWindowError("a query without a window", hint='call .window(size="5 min", slide="10 s")')
+        if len({w.axis for w in self.windows}) > 1:
+            raise InvalidWindowError(
+                "time windows and count windows cannot share panes: they cut the stream along different axes",
+                hint="write two queries",
+            )
+
+    @property
+    def size(self) -> int:
+        """gcd of all sizes, slides and distances between origins."""
+        first = self.windows[0].origin
+        return math.gcd(*(n for w in self.windows for n in (w.size, w.slide, w.origin - first)))
+
+    @property
+    def origin(self) -> int:
+        return self.windows[0].origin
+
+    @property
+    def axis(self) -> Axis:
+        return self.windows[0].axis
+
+    def per_window(self, window: Window) -> int:
+        """How many panes a window has: w / gcd."""
+        return window.size // self.size
+
+    def in_panes(self) -> tuple[PaneWindow, ...]:
+        """The windows counted in panes; `offset` is where window 0 begins."""
+        g = self.size
+        return tuple(PaneWindow(w.size // g, w.slide // g, (w.origin - self.origin) // g) for w in self.windows)
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Which windows are evaluated together: those that start in ``[k*slide, (k+1)*slide)``, counted in panes."""
+
+    slide: int
+    size: int
+
+    @classmethod
+    def over(cls, windows: Sequence[PaneWindow], slide: int) -> Batches:
+        """Batches of that slide, just long enough for every window that starts in them."""
+        # The starts of a window are multiples of gcd(slide, batch slide, offset) from the batch's begin, so the last
+        # possible start is that much before the batch's end.
+        reach = max(w.size - math.gcd(w.slide, slide, w.offset) for w in windows)
+        return cls(slide, slide + reach)
+
+    def as_window(self) -> Window:
+        """The batch as a window over pane ids, for the closed forms of `ids`."""
+        return Window(self.size, self.slide)
+
+    @property
+    def replication(self) -> float:
+        return self.size / self.slide
+
+
+@dataclass(frozen=True)
+class Ring:
+    """Assignment of windows and panes to the nodes of a ring, in pane units (paper 1, section 2.4.3)."""
+
+    size: int
+    slide: int
+    nodes: int
+
+    @property
+    def windows_per_node(self) -> int:
+        """n = ceil((w-s)/s), at least 1."""
+        return max(1, math.ceil((self.size - self.slide) / self.slide))
+
+    @property
+    def panes_from_split(self) -> int:
+        """Panes that a node computes itself, per round: n*s."""
+        return self.windows_per_node * self.slide
+
+    @property
+    def results_from_predecessor(self) -> int:
+        """Pane results that come from the one neighbour, per round: w - s."""
+        return self.size - self.slide
+
+    @property
+    def batches(self) -> Batches:
+        """The ring's sets of n windows as a batch layout."""
+        return Batches.over([PaneWindow(self.size, self.slide, 0)], self.panes_from_split)
+
+    def node_of_window(self, window_id: T, floordiv: FloorDiv = python_floordiv) -> T:
+        """The node that evaluates the window: sets of n windows go round the ring."""
+        return ring_node(floordiv(window_id, self.windows_per_node), self.nodes, floordiv)
+
+    def node_of_pane(self, pane: T, floordiv: FloorDiv = python_floordiv) -> T:
+        """The node that computes the pane: the one whose windows start there."""
+        return ring_node(floordiv(pane, self.panes_from_split), self.nodes, floordiv)
+
+
+def ring_node(ring_set: T, nodes: int, floordiv: FloorDiv = python_floordiv) -> T:
+    """The node of a set of windows: sets go round the ring."""
+    # The remainder through floordiv, so that negative ids go round in the same direction, in Columns too.
+    result: T = ring_set - floordiv(ring_set, nodes) * nodes
+    return result

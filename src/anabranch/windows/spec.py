@@ -1,0 +1,82 @@
+"""What a window is.
+
+A window specification is a plain value: `size`, `slide` and `origin` on one axis of integers. The axis is either time
+(microseconds since 1970-01-01 UTC, as Spark aligns its own windows) or the position of a row in the order of time
+(0, 1, 2, ...). Window j is the half-open interval ``[origin + j*slide, origin + j*slide + size)``:
+
+    slide 2, size 3      0   1   2   3   4   5   6
+    window 0             [-----------)
+    window 1                     [-----------)
+    window 2                             [-----------)
+
+Any ``size >= slide > 0`` is legal, also when the slide does not divide the size, and so are negative times. Size <
+slide is refused: rows between two windows would be lost without a word.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from anabranch.errors import InvalidWindowError
+from anabranch.windows.durations import Duration, describe, micros
+
+
+class Axis(Enum):
+    """What a window is measured along."""
+
+    TIME = "time"
+    ROWS = "rows"
+
+
+@dataclass(frozen=True)
+class Window:
+    """A sliding (or, with slide = size, tumbling) window over one axis."""
+
+    size: int
+    slide: int
+    origin: int = 0
+    axis: Axis = Axis.TIME
+
+    def __post_init__(self) -> None:
+        for name, value in (("size", self.size), ("slide", self.slide)):
+            if value <= 0:
+                raise InvalidWindowError(
+                    f"window {name} {self._text(value)} is not positive, so no window could hold a row",
+                    hint=f"give a {name} above zero",
+                )
+        if self.size < self.slide:
+            raise InvalidWindowError(
+                f"window size {self._text(self.size)} is below its slide {self._text(self.slide)}: "
+                "rows between two windows would be lost",
+                hint="make the size at least the slide; to look at a part of the time only, filter the rows first",
+            )
+
+    @classmethod
+    def of_time(cls, size: Duration, slide: Duration | None = None, origin: Duration = 0) -> Window:
+        """A time window; without a slide it tumbles."""
+        length = micros(size, "window size")
+        step = length if slide is None else micros(slide, "window slide")
+        return cls(length, step, micros(origin, "window origin"))
+
+    @classmethod
+    def of_rows(cls, rows: int, slide_rows: int | None = None) -> Window:
+        """A window of so many rows in the order of time; without a slide it tumbles."""
+        return cls(rows, rows if slide_rows is None else slide_rows, 0, Axis.ROWS)
+
+    @property
+    def overlap(self) -> float:
+        """Windows that one row falls into, on average: the copies that `window()` makes of it."""
+        return self.size / self.slide
+
+    @property
+    def tumbling(self) -> bool:
+        return self.size == self.slide
+
+    @property
+    def label(self) -> str:
+        """A name for people: ``5 min / 10 s``."""
+        return f"{self._text(self.size)} / {self._text(self.slide)}"
+
+    def _text(self, value: int) -> str:
+        return describe(value) if self.axis is Axis.TIME else f"{value} rows"

@@ -1,0 +1,52 @@
+"""Fixtures of all tests: one Spark per test process, the shared sample data, and how hypothesis draws."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).resolve().parents[1]
+SHARED_DATA = ROOT.parent / "shared" / "data"
+
+# "ci" draws the same examples on every run, so a red build stays red. "explore" looks for new ones:
+# pytest --hypothesis-profile explore. No deadlines: compiling a numba kernel or a busy machine is not a bug.
+settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
+settings.register_profile("explore", max_examples=2_000, deadline=None, print_blob=True)
+settings.load_profile("ci")
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """The one Spark of this test process. Do not stop it; a test that must, starts a process of its own."""
+    # Here, so that the tests which need no Spark start without it.
+    from anabranch.embedded import local_session
+
+    # Workers import the test module of a function they are sent, wherever pytest was started.
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    session = local_session(cores=2, shuffle_partitions=2, app_name="anabranch-tests")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of sample data beside the repository."""
+    if not SHARED_DATA.is_dir():
+        pytest.skip(f"no sample data: {os.path.relpath(SHARED_DATA, ROOT)} does not exist")
+    return SHARED_DATA
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whatever asks for the sample data has the marker `shared`, so that the two cannot drift apart."""
+    for item in items:
+        if "shared_data" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.shared)

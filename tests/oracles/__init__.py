@@ -1,0 +1,1 @@
+"""Slow and obvious references, one per mechanism, that the fast paths are compared with."""
