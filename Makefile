@@ -43,7 +43,7 @@ $(STAMP): pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
 	@touch $@
 
-demo: setup ## See it work: a sliding window over a stream, step by step
+demo: setup ## See it work: traffic, three sliding windows at once, and a page in out/
 	@$(BIN)/anabranch demo
 
 test: setup ## Run all tests
@@ -62,7 +62,7 @@ bench-windows: setup ## Compare sliding windows with Spark's own, side by side
 	@$(BIN)/anabranch bench windows
 
 experiments: setup ## Measure the papers' figures and tables again
-	@for experiment in experiments/*.py; do \
+	@for experiment in experiments/paper*.py; do \
 	  [ -e "$$experiment" ] || { echo "no experiments yet"; break; }; \
 	  echo "== $$experiment"; \
 	  $(BIN)/python "$$experiment" || exit 1; \

@@ -20,6 +20,7 @@ from pyspark.sql.types import (
     DayTimeIntervalType,
     DecimalType,
     DoubleType,
+    FloatType,
     LongType,
     NumericType,
     StringType,
@@ -81,7 +82,7 @@ def max(column: ColumnLike) -> Aggregate:
 
 
 def variance(column: ColumnLike, *, population: bool = False) -> Aggregate:
-    """Sample variance (or that of the population), by counts, means and squared deviations; null for one row, as in Spark."""
+    """Sample variance (or that of the population); that of one row is null, as in Spark."""
     return _spread("variance", column, population, lambda v: v, F.var_pop if population else F.var_samp)
 
 
@@ -106,8 +107,8 @@ def count_distinct(column: ColumnLike, *, approx: bool = False, lg_k: int = 12) 
     The exact form keeps every pane's set of values; the approximate one keeps a sketch of at most 2^lg_k bytes, with
     a relative error of about 1.04 / sqrt(2^lg_k).
     """
-    if not 4 <= lg_k <= 21:
-        raise InvalidArgumentError(f"lg_k is {lg_k}, a HyperLogLog has 2^4 to 2^21 registers", hint="take 12")
+    if not _whole(lg_k) or not 4 <= lg_k <= 21:
+        raise InvalidArgumentError(f"lg_k is {lg_k!r}, a HyperLogLog has 2^4 to 2^21 registers", hint="take 12")
 
     def exact(inputs: Inputs) -> Bound:
         values = F.collect_set(_orderable("count_distinct", inputs))
@@ -127,17 +128,17 @@ def quantile(column: ColumnLike, q: float | Sequence[float], *, k: int = 200) ->
 
     One q gives a double, several an array of doubles.
     """
-    ranks = (float(q),) if isinstance(q, (int, float)) else tuple(float(x) for x in q)
-    if not ranks or any(not 0.0 <= r <= 1.0 for r in ranks):
-        raise InvalidArgumentError(f"quantile {q!r} is not within 0 to 1", hint="for the 95th percentile write 0.95")
-    if not 8 <= k <= 65535:
-        raise InvalidArgumentError(f"k is {k}, a KLL sketch takes 8 to 65535", hint="take 200; more is more exact")
     single = isinstance(q, (int, float))
+    ranks = (q,) if single else tuple(q) if isinstance(q, (list, tuple)) else ()
+    if not ranks or not builtins.all(isinstance(r, (int, float)) and 0.0 <= r <= 1.0 for r in ranks):
+        raise InvalidArgumentError(f"quantile {q!r} is not within 0 to 1", hint="for the 95th percentile write 0.95")
+    if not _whole(k) or not 8 <= k <= 65535:
+        raise InvalidArgumentError(f"k is {k!r}, a KLL sketch takes 8 to 65535", hint="take 200; more is more exact")
 
     def bind(inputs: Inputs) -> Bound:
         sketch = F.kll_sketch_agg_double(_numeric("quantile", inputs).cast("double"), F.lit(k))
-        fold = folds.KllQuantiles(ranks)
-        values = F.array(*(F.kll_sketch_get_quantile_double(sketch, F.lit(r)) for r in ranks))
+        fold = folds.KllQuantiles(tuple(float(r) for r in ranks))
+        values = F.array(*(F.kll_sketch_get_quantile_double(sketch, F.lit(r)) for r in fold.ranks))
         direct = F.when(F.kll_sketch_get_n_double(sketch) > 0, values)
         state = State(sketch, fold, result=ArrayType(DoubleType()))
         return Bound((state,), lambda s: s[0][0] if single else s[0], direct[0] if single else direct)
@@ -146,9 +147,9 @@ def quantile(column: ColumnLike, q: float | Sequence[float], *, k: int = 200) ->
 
 
 def top_k(column: ColumnLike, k: int) -> Aggregate:
-    """The k most frequent values with their counts, exactly: array of structs (value, count); ties to the smaller value."""
-    if k < 1:
-        raise InvalidArgumentError(f"top_k of {k} values", hint="k is at least 1")
+    """The k most frequent values, exactly, as an array of (value, count); of equal counts the smaller value first."""
+    if not _whole(k) or k < 1:
+        raise InvalidArgumentError(f"top_k of {k!r} values", hint="k is a whole number, at least 1")
 
     def bind(inputs: Inputs) -> Bound:
         value = _orderable("top_k", inputs)
@@ -164,11 +165,17 @@ def collect(column: ColumnLike) -> Aggregate:
     def bind(inputs: Inputs) -> Bound:
         value = _orderable("collect", inputs)
         # Sorted by time and then by value, so that a second run gives the same list.
-        rows = F.array_sort(F.collect_list(F.when(value.isNotNull(), F.struct(inputs.time, value.alias("value")))))
+        rows = F.array_sort(
+            F.collect_list(F.when(value.isNotNull(), F.struct(inputs.time.alias("time"), value.alias("value"))))
+        )
         values = F.transform(rows, lambda row: row["value"])
         return Bound((State(values, folds.Concatenate()),), _first, values)
 
     return Aggregate("collect", (column,), bind)
+
+
+def _whole(number: object) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool)
 
 
 def _bounded_decimal(precision: int, scale: int) -> DecimalType:
@@ -226,17 +233,30 @@ def _numeric(name: str, inputs: Inputs) -> Column:
     return _checked(name, inputs, "a number", lambda t: isinstance(t, NumericType))
 
 
-_ORDERED = (NumericType, StringType, BinaryType, BooleanType, DateType, TimestampType, TimestampNTZType, DayTimeIntervalType)  # fmt: skip
+_ORDERED = (
+    NumericType,
+    StringType,
+    BinaryType,
+    BooleanType,
+    DateType,
+    TimestampType,
+    TimestampNTZType,
+    DayTimeIntervalType,
+)
 
 
 def _orderable(name: str, inputs: Inputs) -> Column:
-    return _checked(name, inputs, "a number, string, binary, boolean, date or timestamp", lambda t: isinstance(t, _ORDERED))
+    return _checked(
+        name, inputs, "a number, string, binary, boolean, date or timestamp", lambda t: isinstance(t, _ORDERED)
+    )
 
 
 def _hashable(name: str, inputs: Inputs) -> Column:
     """What a HyperLogLog can hash; other ordered types go in as their text."""
-    value = _orderable(name, inputs)
-    return value if inputs.types[0].typeName() in ("integer", "long", "string", "binary") else value.cast("string")
+    value, kind = _orderable(name, inputs), inputs.types[0]
+    if isinstance(kind, (DoubleType, FloatType)):
+        value = value + F.lit(0.0).cast(kind)  # -0.0 becomes 0.0: equal numbers must have equal texts.
+    return value if kind.typeName() in ("integer", "long", "string", "binary") else value.cast("string")
 
 
 def _checked(name: str, inputs: Inputs, wanted: str, fits: Callable[[DataType], bool]) -> Column:

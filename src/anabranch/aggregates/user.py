@@ -7,10 +7,10 @@ from typing import Any
 
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import DataType
+from pyspark.sql.types import ArrayType, CalendarIntervalType, DataType, MapType, StructType, VariantType
 
 from anabranch.aggregates.base import Aggregate, Bound, ColumnLike, Inputs, State
-from anabranch.errors import InvalidArgumentError
+from anabranch.errors import ColumnTypeError, InvalidArgumentError
 from anabranch.operators import folds
 
 
@@ -41,12 +41,27 @@ def user_aggregate(
 
     def bind(inputs: Inputs) -> Bound:
         result = _parse(returns)
+        for kind in inputs.types:
+            if not _can_be_sorted(kind):
+                raise ColumnTypeError(
+                    f"{name} cannot take a column of type {kind.simpleString()}: rows at the same time are ordered by "
+                    "their values, and these have no order",
+                    hint="take the parts that are needed out of it first, or F.to_json(...)",
+                )
         row = F.struct(inputs.time.alias("t"), *(c.alias(f"v{i}") for i, c in enumerate(inputs.columns)))
         rows = F.sort_array(F.collect_list(row))
         fold = folds.UserFold(init, incr, final, merge, to_arrow_type(result, timezone="UTC"))
         return Bound((State(rows, fold, result=result),), lambda s: s[0], None)
 
     return Aggregate(name, columns, bind, mergeable=merge is not None, python=True)
+
+
+def _can_be_sorted(kind: DataType) -> bool:
+    if isinstance(kind, ArrayType):
+        return _can_be_sorted(kind.elementType)
+    if isinstance(kind, StructType):
+        return all(_can_be_sorted(field.dataType) for field in kind)
+    return not isinstance(kind, (MapType, VariantType, CalendarIntervalType))
 
 
 def _parse(returns: str | DataType) -> DataType:

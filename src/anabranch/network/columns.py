@@ -34,7 +34,11 @@ class TimeKind(Enum):
 
     @classmethod
     def of(cls, name: str, kind: DataType) -> TimeKind:
-        for spark_type, found in ((TimestampType, cls.TIMESTAMP), (TimestampNTZType, cls.TIMESTAMP_NTZ), (LongType, cls.LONG)):
+        for spark_type, found in (
+            (TimestampType, cls.TIMESTAMP),
+            (TimestampNTZType, cls.TIMESTAMP_NTZ),
+            (LongType, cls.LONG),
+        ):
             if isinstance(kind, spark_type):
                 return found
         raise ColumnTypeError(
@@ -86,7 +90,7 @@ def _ntz_epoch() -> Column:
 
 
 def _quoted(name: str) -> str:
-    return name if name.startswith("`") else "`" + name.replace("`", "``") + "`"
+    return "`" + name.replace("`", "``") + "`"
 
 
 def quoted(name: str) -> Column:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from anabranch.aggregates import Aggregate, Bound, ColumnLike, Inputs
-from anabranch.errors import ColumnNotFoundError, column_not_found
+from anabranch.errors import ColumnNotFoundError, InvalidArgumentError, column_not_found
 from anabranch.network.columns import TimeColumn, quoted
 from anabranch.windows import Axis, Panes
 
@@ -61,20 +61,31 @@ class Query:
 def bind(source: DataFrame, aggregate: Aggregate, time: TimeColumn) -> Bound:
     """The aggregate over this DataFrame's columns."""
     columns = [resolve(source, c) for c in aggregate.inputs]
+    types = [analysed(aggregate.describe(), source, partial(source.select, c)).schema[0].dataType for c in columns]
+    return aggregate.bind(Inputs(tuple(columns), tuple(types), time.column))
+
+
+def analysed(what: str, source: DataFrame, build: Callable[[], DataFrame]) -> DataFrame:
+    """The DataFrame that `build` makes of the source. What Spark cannot resolve is told now, and with a hint."""
     try:
-        types = [source.select(c).schema[0].dataType for c in columns]
+        result = build()
+        result.schema  # noqa: B018  # Spark Connect resolves a plan only when it is asked for the schema.
+        return result
     except AnalysisException as error:
-        raise ColumnNotFoundError(
-            f"{aggregate.describe()} cannot be resolved: {str(error).splitlines()[0]}",
+        unknown = (error.getCondition() or "").startswith("UNRESOLVED_COLUMN")
+        kind = ColumnNotFoundError if unknown else InvalidArgumentError
+        raise kind(
+            f"{what} cannot be resolved: {str(error).splitlines()[0]}",
             hint=f"the columns are {', '.join(source.columns)}",
         ) from error
-    return aggregate.bind(Inputs(tuple(columns), tuple(types), time.column))
 
 
 def resolve(source: DataFrame, column: ColumnLike) -> Column:
     """The Column of that name, or the Column itself; an unknown name is an error with the near ones."""
-    if not isinstance(column, str):
+    if isinstance(column, Column):
         return column
+    if not isinstance(column, str):
+        raise InvalidArgumentError(f"{column!r} is not a column", hint="give the name of a column, or a Column")
     if column in source.columns:
         return quoted(column)
     if column.split(".")[0] in source.columns:

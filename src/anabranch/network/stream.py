@@ -15,20 +15,21 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
 from anabranch.aggregates import Aggregate, ColumnLike
 from anabranch.errors import InvalidArgumentError, InvalidWindowError, StreamingError, column_not_found
+from anabranch.network.columns import EVENT, TimeColumn, TimeKind, quoted
+from anabranch.network.query import Query, analysed, resolve
 from anabranch.plan import batch as batch_plan
 from anabranch.plan import streaming
 from anabranch.plan.choose import Choice, choose, measure
-from anabranch.network.columns import EVENT, TimeColumn, TimeKind
-from anabranch.plan.cost import Statistics
+from anabranch.plan.cost import UNKNOWN, Statistics
 from anabranch.plan.explain import explain
 from anabranch.plan.panes import WINDOW, WINDOW_SPEC
-from anabranch.network.query import Query, resolve
 from anabranch.plan.strategy import Kind, Strategy
 from anabranch.windows import Duration, Panes, Window, describe, micros
 
@@ -45,6 +46,10 @@ def stream(source: DataFrame, *, time: str, watermark: Duration | None = None) -
     `time` names a timestamp column (with or without time zone), or a bigint column of microseconds since 1970-01-01
     UTC. A streaming DataFrame needs a watermark: its own, or the one given here.
     """
+    if not isinstance(source, DataFrame):
+        raise InvalidArgumentError(f"a stream of {type(source).__name__}", hint="give a Spark DataFrame")
+    if not isinstance(time, str):
+        raise InvalidArgumentError(f"time={time!r} is not the name of a column", hint='write for example time="at"')
     if time not in source.columns:
         raise column_not_found(time, source.columns)
     column = TimeColumn(time, TimeKind.of(time, source.schema[time].dataType))
@@ -55,7 +60,7 @@ def stream(source: DataFrame, *, time: str, watermark: Duration | None = None) -
         source = source.withColumn(EVENT, F.timestamp_micros(column.micros()))
     if watermark is not None:
         name = EVENT if derived else time
-        source = source.withWatermark(name, f"{micros(watermark, 'watermark')} microseconds")
+        source = source.withWatermark(name, _delay(watermark))
     elif derived or _WATERMARK not in source.schema[time].metadata:
         raise StreamingError(
             f"the stream has no watermark on {time!r}, so no window would ever be complete and its state would grow "
@@ -74,19 +79,19 @@ class Stream:
 
     def filter(self, condition: Column | str) -> Stream:
         """Only the rows for which the condition holds."""
-        return replace(self, source=self.source.where(condition))
+        return replace(self, source=analysed("the filter", self.source, lambda: self.source.where(condition)))
 
     def select(self, *columns: ColumnLike) -> Stream:
         """These columns; the time column stays."""
         kept = [resolve(self.source, c) for c in columns]
-        names = self.source.select(*kept).columns
+        names = analysed("the selection", self.source, lambda: self.source.select(*kept)).columns
         hidden = [EVENT] if EVENT in self.source.columns else []
         time = [] if self.time.name in names else [self.time.column]
-        return replace(self, source=self.source.select(*kept, *time, *hidden))
+        return self._over(self.source.select(*kept, *time, *hidden))
 
     def with_columns(self, columns: Mapping[str, Column]) -> Stream:
         """With more columns, or others of the same name."""
-        return replace(self, source=self.source.withColumns(dict(columns)))
+        return self._over(analysed("a new column", self.source, lambda: self.source.withColumns(dict(columns))))
 
     def window(
         self,
@@ -98,9 +103,10 @@ class Stream:
         slide_rows: int | None = None,
         per_key: bool = True,
     ) -> Windowed:
-        """A window over time (`size`, `slide`, `origin`) or over rows (`rows`, `slide_rows`); without a slide it tumbles.
+        """A window over time (`size`, `slide`, `origin`) or over rows (`rows`, `slide_rows`).
 
-        Count windows count the rows of each key in the order of time; with ``per_key=False`` those of all keys.
+        Without a slide it tumbles. Count windows count the rows of each key in the order of time; with
+        ``per_key=False`` those of all keys.
         """
         if (size is None) == (rows is None):
             raise InvalidWindowError(
@@ -117,6 +123,12 @@ class Stream:
 
     def windows(self, *sizes: tuple[Duration, Duration], origin: Duration = 0) -> Windowed:
         """Several windows over one stream, (size, slide) each; they share one set of panes."""
+        for pair in sizes:
+            if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+                raise InvalidWindowError(
+                    f"{pair!r} is not a pair of size and slide",
+                    hint='write .windows(("5 min", "10 s"), ("1 h", "10 s"))',
+                )
         specs = tuple(Window.of_time(size, slide, origin) for size, slide in sizes)
         if len(set(specs)) < len(specs):
             raise InvalidWindowError("the same window twice", hint="leave one out: each row would come twice")
@@ -126,11 +138,16 @@ class Stream:
         """The rows that no window can take, with the reason: those without a time."""
         reason = F.lit(f"null time in column {self.time.name}").alias("reason")
         bad = self.source.where(self.time.column.isNull())
-        return bad.select(*(F.col(f"`{c}`") for c in self.source.columns if c != EVENT), reason)
+        return bad.select(*(quoted(c) for c in self.source.columns if c != EVENT), reason)
 
     def to_df(self) -> DataFrame:
         """The rows as a DataFrame."""
         return self.source.drop(EVENT)
+
+    def _over(self, source: DataFrame) -> Stream:
+        """The stream over other columns; the time may have become one of another type."""
+        name = self.time.name
+        return Stream(source, TimeColumn(name, TimeKind.of(name, source.schema[name].dataType)))
 
 
 @dataclass(frozen=True)
@@ -147,9 +164,20 @@ class Windowed:
         source, names = self.stream.source, []
         for key in keys:
             column = resolve(source, key)
-            name = source.select(column).columns[0]
-            if name not in source.columns or not isinstance(key, str):
+            chosen = analysed("a key", source, partial(source.select, column))
+            name = chosen.columns[0]
+            if name not in source.columns:
                 source = source.withColumn(name, column)
+            elif not chosen.sameSemantics(source.select(quoted(name))):
+                raise InvalidArgumentError(
+                    f"the key {name!r} has the name of another column, which would be hidden from the aggregates",
+                    hint=f'give it a name of its own: .alias("{name}_key")',
+                )
+            if name in (WINDOW, WINDOW_TIME) or (name == WINDOW_SPEC and len(self.panes.windows) > 1):
+                raise InvalidArgumentError(
+                    f"a key cannot be called {name!r}: the result has such a column already",
+                    hint=f'rename it: .by(F.col("{name}").alias("..."))',
+                )
             names.append(name)
         if len(set(names)) < len(names):
             raise InvalidArgumentError(f"the same key twice in by({', '.join(names)})", hint="leave one out")
@@ -165,12 +193,15 @@ class Windowed:
                     f"{name}={aggregate!r} is not an aggregate of Anabranch",
                     hint='write for example ab.avg("fare"), not the function of pyspark.sql.functions',
                 )
-        taken = {*self.keys, WINDOW, WINDOW_SPEC, WINDOW_TIME} & aggregates.keys()
-        if taken:
-            raise InvalidArgumentError(
-                f"an aggregate cannot be called {sorted(taken)[0]!r}: the result has such a column already",
-                hint="choose another name",
-            )
+        taken = {name.lower() for name in (*self.keys, WINDOW, WINDOW_SPEC, WINDOW_TIME)}
+        for name in aggregates:
+            # Spark's names are the same in upper and lower case.
+            if name.lower() in taken:
+                raise InvalidArgumentError(
+                    f"an aggregate cannot be called {name!r}: the result has such a column already",
+                    hint="choose another name",
+                )
+            taken.add(name.lower())
         query = Query(
             self.stream.source,
             self.stream.time,
@@ -191,10 +222,15 @@ class Aggregation:
     query: Query
     strategy: Strategy | None = None
     max_delay: int | None = None
-    statistics: Statistics = Statistics()
+    statistics: Statistics = UNKNOWN
 
     def using(
-        self, strategy: Kind | str = "auto", *, batch: int = 1, nodes: int | None = None, max_delay: Duration | None = None
+        self,
+        strategy: Kind | str = "auto",
+        *,
+        batch: int = 1,
+        nodes: int | None = None,
+        max_delay: Duration | None = None,
     ) -> Aggregation:
         """Run by that strategy: "auto", "window", "batch" (of `batch` windows) or "pane" (over `nodes` in a ring).
 
@@ -208,6 +244,8 @@ class Aggregation:
 
     def assume(self, *, rows_per_pane: float) -> Aggregation:
         """Tell the planner how many rows a pane of a key has, on average."""
+        if not isinstance(rows_per_pane, (int, float)) or not rows_per_pane > 0:
+            raise InvalidArgumentError(f"{rows_per_pane!r} rows per pane", hint="give a number above zero")
         return replace(self, statistics=Statistics(rows_per_pane, "as told"))
 
     def sample(self, share: float = 0.01) -> Aggregation:
@@ -239,14 +277,14 @@ class Aggregation:
         A sort gives k = 0, which keeps every other bound too; ``None`` takes them as they come. On streams the ordered
         merge of the runtime does this.
         """
-        if k is not None and k < 0:
-            raise InvalidArgumentError(f"a disorder of k = {k}", hint="k is 0 or more, or None for any order")
+        if k is not None and (not isinstance(k, int) or k < 0):
+            raise InvalidArgumentError(f"a disorder of k = {k!r}", hint="k is 0 or more, or None for any order")
         windows = self.to_df()
         if k is None:
             return windows
         if self.query.streaming:
             raise StreamingError("Spark cannot sort a stream", hint="take to_df(), and order what it delivers")
-        return windows.orderBy(f"{WINDOW}.start", f"{WINDOW}.end", *(F.col(f"`{key}`") for key in self.query.keys))
+        return windows.orderBy(f"{WINDOW}.start", f"{WINDOW}.end", *(quoted(key) for key in self.query.keys))
 
     def as_stream(self) -> Stream:
         """The results as a stream, for further windows; their time is `window_time`, the window's last instant."""
@@ -261,7 +299,10 @@ class Aggregation:
             return Stream(_with_window_time(self.to_df(), query), time)
         inner = streaming.build_inner(query, None)
         event = F.window_time("__ab_window")
-        columns = [*(F.col(f"`{k}`") for k in query.keys), streaming.user_window(query, F.col("__ab_window")).alias(WINDOW)]
+        columns = [
+            *(quoted(k) for k in query.keys),
+            streaming.user_window(query, F.col("__ab_window")).alias(WINDOW),
+        ]
         if query.time.kind is TimeKind.TIMESTAMP:
             times = [event.alias(WINDOW_TIME)]
         else:
@@ -284,8 +325,8 @@ class Aggregation:
         return choose(self.query, self.strategy, self.max_delay, self.statistics)
 
     def _build(self, choice: Choice, observation: Observation | None) -> DataFrame:
-        plan = streaming if self.query.streaming else batch_plan
-        return plan.build(self.query, choice.taken, observation)
+        build = streaming.build if self.query.streaming else batch_plan.build
+        return build(self.query, choice.taken, observation)
 
 
 def sliding(
@@ -301,7 +342,7 @@ def sliding(
 ) -> Callable[[DataFrame], DataFrame]:
     """One windowed aggregate for `df.transform`.
 
-        >>> df.transform(ab.sliding(time="at", size="5 min", slide="10 s", by="cell", trips=ab.count()))
+    >>> df.transform(ab.sliding(time="at", size="5 min", slide="10 s", by="cell", trips=ab.count()))
     """
     keys = tuple(by) if isinstance(by, (tuple, list)) else (by,)
 
@@ -310,6 +351,16 @@ def sliding(
         return rows.window(size=size, slide=slide, origin=origin).by(*keys).agg(**aggregates).using(strategy).to_df()
 
     return transform
+
+
+def _delay(watermark: Duration) -> str:
+    """The delay of a watermark as Spark wants it. Spark counts it in milliseconds and would round down: up keeps the word."""
+    delay = micros(watermark, "watermark")
+    if delay < 0:
+        raise InvalidArgumentError(
+            f"a watermark of {describe(delay)}: rows would be late before they are due", hint="give zero or more"
+        )
+    return f"{-(-delay // 1_000)} milliseconds"
 
 
 def _with_window_time(windows: DataFrame, query: Query) -> DataFrame:

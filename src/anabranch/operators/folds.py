@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any, ClassVar
 
 import datasketches
@@ -88,12 +88,14 @@ class Sum(Fold):
 
     def _decimals(self, states: pa.Array, runs: Runs, valid: NDArray[np.bool_]) -> pa.Array:
         values = [Decimal(0) if v is None else v for v in states.to_pylist()]
-        sums = fold_objects(values, runs.lo, runs.hi, lambda a, b: a + b)
+        # Python rounds to 28 digits unless told otherwise; Spark's decimals have up to 38, and a sum may have more.
+        sums = fold_objects(values, runs.lo, runs.hi, Context(prec=76).add)
         try:
             return pa.array(sums, type=states.type, mask=~runs.any_valid(valid))
         except pa.ArrowInvalid as error:
             raise ArithmeticOverflowError(
-                f"the sum of a window does not fit {states.type}", hint="cast the column to a wider decimal or to double"
+                f"the sum of a window does not fit {states.type}",
+                hint="cast the column to a wider decimal or to double",
             ) from error
 
 
@@ -111,7 +113,7 @@ class Extreme(Fold):
 
 @dataclass(frozen=True)
 class Edge(Fold):
-    """The state of the first or last pane that has one. Panes are in the order of time, so that is first/last by time."""
+    """The state of the first or last pane that has one: panes are in the order of time."""
 
     last: bool
 
@@ -142,7 +144,7 @@ class DistinctCount(Fold):
 
     def __call__(self, states: pa.Array, runs: Runs) -> pa.Array:
         starts, values = _lists(states)
-        encoded = values.dictionary_encode()
+        encoded = _canonical(values).dictionary_encode()
         codes = encoded.indices.to_numpy().astype(np.int64)
         return pa.array(kernels.distinct(starts, codes, len(encoded.dictionary), runs.lo, runs.hi))
 
@@ -157,7 +159,7 @@ class MostFrequent(Fold):
     def __call__(self, states: pa.Array, runs: Runs) -> pa.Array:
         starts, entries = _lists(states)
         values, counts = entries.field(0), entries.field(1).to_numpy().astype(np.int64)
-        encoded = values.dictionary_encode()
+        encoded = _canonical(values).dictionary_encode()
         # Codes in the order of the values, so that ties are broken by value and not by who came first.
         by_value = pc.sort_indices(encoded.dictionary).to_numpy()
         rank = np.empty(len(by_value), np.int64)
@@ -166,7 +168,8 @@ class MostFrequent(Fold):
         ends, top, weights = kernels.most_frequent(starts, codes, counts, len(rank), runs.lo, runs.hi, self.k)
         top_values = encoded.dictionary.take(pa.array(by_value[top]))
         items = pa.StructArray.from_arrays([top_values, pa.array(weights)], fields=list(entries.type))
-        return pa.ListArray.from_arrays(pa.array(np.concatenate(([0], ends)), pa.int32()), items)
+        # The type of the states, not a new one: it says which parts may be null, and Spark compares that.
+        return pa.ListArray.from_arrays(pa.array(np.concatenate(([0], ends)), pa.int32()), items, type=states.type)
 
 
 class Concatenate(Fold):
@@ -178,7 +181,7 @@ class Concatenate(Fold):
         ends = np.cumsum(lengths)
         index = np.repeat(begin - (ends - lengths), lengths) + np.arange(ends[-1] if len(ends) else 0)
         offsets = pa.array(np.concatenate(([0], ends)), pa.int32())
-        return pa.ListArray.from_arrays(offsets, values.take(pa.array(index)))
+        return pa.ListArray.from_arrays(offsets, values.take(pa.array(index)), type=states.type)
 
 
 class HllEstimate(Fold):
@@ -258,13 +261,22 @@ def _valid(array: pa.Array) -> NDArray[np.bool_]:
 def _numpy(array: pa.Array) -> NDArray[Any]:
     """Numbers with nulls as zero, which is the empty state of a sum."""
     filled = array.fill_null(0) if array.null_count else array
-    return filled.to_numpy(zero_copy_only=False)
+    numbers: NDArray[Any] = filled.to_numpy(zero_copy_only=False)
+    return numbers
 
 
 def _lists(array: pa.Array) -> tuple[Ints, pa.Array]:
     """Where each list starts among the flat values (one more at the end), and the flat values."""
     lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy().astype(np.int64)
     return np.concatenate(([0], np.cumsum(lengths))), array.flatten()
+
+
+def _canonical(values: pa.Array) -> pa.Array:
+    """Values that Spark takes for equal as the same bits: -0.0 as 0.0, and one NaN for all."""
+    if not pa.types.is_floating(values.type):
+        return values
+    numbers = values.to_numpy(zero_copy_only=False)
+    return pa.array(np.where(np.isnan(numbers), np.nan, numbers + 0.0), type=values.type, from_pandas=False)
 
 
 def _take(states: pa.Array, index: Ints) -> pa.Array:
@@ -284,4 +296,5 @@ def _order_keys(states: pa.Array) -> Ints:
         return keys
     if pa.types.is_integer(kind):
         return _numpy(states).astype(np.int64)
-    return pc.rank(states, tiebreaker="dense").to_numpy().astype(np.int64)
+    ranks: Ints = pc.rank(states, tiebreaker="dense").to_numpy().astype(np.int64)
+    return ranks

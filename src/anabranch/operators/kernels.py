@@ -82,10 +82,14 @@ def _combine(op: int, into: Any, other: Any) -> None:
     if op == SUM:
         into[0] += other[0]
         return
-    # Chan's update of (count, mean, sum of squared deviations); exact where one side is empty.
-    n = into[0] + other[0]
-    if n == 0.0:
+    # Chan's update of (count, mean, sum of squared deviations). An empty side changes nothing; the formula alone would
+    # make NaN of it where the square of the other's mean is infinite.
+    if other[0] == 0.0:
         return
+    if into[0] == 0.0:
+        into[:] = other
+        return
+    n = into[0] + other[0]
     delta = other[1] - into[1]
     share = other[0] / n
     into[2] += other[2] + delta * delta * into[0] * share

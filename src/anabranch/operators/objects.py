@@ -15,8 +15,8 @@ def fold_objects(
 ) -> list[S]:
     """Fold states[lo:hi] for every run with O(1) merges per state.
 
-    `merge` may change and return its first argument if `copy` really copies: a state that is needed again is copied
-    before it becomes a first argument.
+    `merge` may change and return its first argument, and return or keep its second, if `copy` really copies: a state
+    that is needed again is copied before a merge could change it, now or through what an earlier merge kept of it.
     """
     out: list[S] = []
     front: dict[int, S] = {}
@@ -30,8 +30,8 @@ def fold_objects(
             mid = taken = high
             back = None
         while taken < high:
-            back = copy(states[taken]) if back is None else merge(back, states[taken])
+            back = copy(states[taken]) if back is None else merge(back, copy(states[taken]))
             taken += 1
         result = copy(front[low])
-        out.append(result if back is None else merge(result, back))
+        out.append(result if back is None else merge(result, copy(back)))
     return out

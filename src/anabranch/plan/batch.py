@@ -5,8 +5,9 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
-from anabranch.operators.sliding import BATCH, FIRST, PANES, ROWS, SPEC
 from anabranch.network.columns import floordiv, quoted
+from anabranch.network.query import Query
+from anabranch.operators.sliding import BATCH, FIRST, PANES, ROWS, SPEC
 from anabranch.plan.panes import (
     PANE,
     evaluate,
@@ -17,7 +18,6 @@ from anabranch.plan.panes import (
     result_columns,
 )
 from anabranch.plan.positions import with_positions
-from anabranch.network.query import Query
 from anabranch.plan.strategy import Strategy
 from anabranch.windows import Batches, Ring, Window, ring_node
 from anabranch.windows.ids import batch_window, first_window, last_window, pane_of
@@ -25,8 +25,8 @@ from anabranch.windows.ids import batch_window, first_window, last_window, pane_
 AXIS = "__ab_t"
 """Where a row lies on the axis of the windows: its time in microseconds, or its position."""
 
-BATCH_PANES = 256
-"""Panes that a batch should have at least, so that a group is worth its overhead."""
+BATCH_PANES = (256, 65_536)
+"""Panes that a batch should have: enough that a group is worth its overhead, few enough that it is no burden."""
 
 NODES = 16
 """Size of the ring, unless the session has fewer shuffle partitions or the user says otherwise."""
@@ -93,9 +93,12 @@ def layout(query: Query, strategy: Strategy) -> Batches:
     longest = max(windows, key=lambda w: w.size)
     if strategy.kind != "pane":
         return Batches.over(windows, strategy.batch * longest.slide)
-    ring = Ring(longest.size, longest.slide, 1)
-    # With keys there are workers enough: long batches, few copies. Without, the ring's sets, but not too small.
-    wanted = max(4 * longest.size, BATCH_PANES) if query.keys else max(ring.panes_from_split, BATCH_PANES)
+    least, most = BATCH_PANES
+    if query.keys:
+        # Keys give work to all workers: long batches, so that few panes are copied to two of them.
+        wanted = max(longest.size, min(4 * longest.size, most), least)
+    else:
+        wanted = max(Ring(longest.size, longest.slide, 1).panes_from_split, least)
     return Batches.over(windows, -(-wanted // longest.slide) * longest.slide)
 
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pyspark.sql import functions as F
 
 from anabranch.errors import InvalidArgumentError, StrategyError, StreamingError
+from anabranch.network.columns import floordiv, quoted
+from anabranch.network.query import Query
 from anabranch.plan import batch as batch_plan
 from anabranch.plan import streaming
-from anabranch.network.columns import floordiv
 from anabranch.plan.cost import Price, Statistics, price
-from anabranch.network.query import Query
 from anabranch.plan.strategy import Strategy
 from anabranch.windows import Batches, Window
 from anabranch.windows.ids import pane_of
@@ -57,16 +57,17 @@ def choose(query: Query, asked: Strategy | None, max_delay: int | None, statisti
 
 def measure(query: Query, share: float) -> Statistics:
     """Count rows per (key, pane) in a share of the panes: whole panes, so that the ratio is not diluted."""
-    if not 0.0 < share <= 1.0:
-        raise InvalidArgumentError(f"a sample of {share}", hint="take a share above 0 and up to 1, for example 0.01")
+    if not isinstance(share, (int, float)) or not 0.0 < share <= 1.0:
+        raise InvalidArgumentError(f"a sample of {share!r}", hint="take a share above 0 and up to 1, for example 0.01")
     if query.streaming:
         raise StreamingError("a stream cannot be sampled before it runs", hint="leave sample out")
     if query.counts_rows:
         return Statistics(float(query.panes.size), "panes of a fixed number of rows")
     parts = max(1, round(1 / share))
     pane = pane_of(query.time.micros(), query.panes.size, query.panes.origin, floordiv).alias("__ab_pane")
-    keys = [F.col(f"`{k}`") for k in query.keys]
-    sampled = query.source.select(*keys, pane).where(F.pmod(F.xxhash64("__ab_pane"), F.lit(parts)) == 0)
+    keys = [quoted(k) for k in query.keys]
+    timed = query.source.where(query.time.column.isNotNull()).select(*keys, pane)
+    sampled = timed.where(F.pmod(F.xxhash64("__ab_pane"), F.lit(parts)) == 0)
     counts = sampled.groupBy(*keys, "__ab_pane").count().agg(F.avg("count"), F.sum("count")).first()
     if counts is None or counts[0] is None:
         return Statistics(source=f"a sample of {share:.2%} of the panes held no row")

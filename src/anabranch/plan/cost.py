@@ -10,11 +10,11 @@ another aggregate differs.
 | batch  | replication(B) * move + overlap * update + delivered * emit |
 | pane   | update + panes * replication * gather + delivered * emit |
 
-`panes` is how many (key, pane) pairs there are per row, at most 1; where nothing is known of the data, 1 is assumed: the
-worst case for panes. `delivered` is how many (key, window) results there are per row.
+`panes` is how many (key, pane) pairs there are per row, at most 1; where nothing is known of the data, 1 is assumed,
+the worst case for panes. `delivered` is how many (key, window) results there are per row.
 
 **Paper 1's batch size** (section 2.3) trades copies against latency: `batch_cost`, `batch_rate`, `choose_batch`. The
-paper's equation (1) lost its denominator and counts too few updates; `batch_cost` is the exact form (each of the B
+paper's equation (1) lost its denominator and miscounts the updates; `batch_cost` is the exact form (each of the B
 windows of a batch sees w rows), `batch_cost_paper` the printed count, kept for comparison.
 """
 
@@ -49,6 +49,9 @@ class Statistics:
 
     rows_per_pane: float = 1.0
     source: str = "assumed: nothing is known of the data"
+
+
+UNKNOWN = Statistics()
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,10 @@ def batch_cost(batch: int, window: Window, update: float, open_close: float, oth
 
 
 def batch_cost_paper(batch: int, window: Window, update: float, open_close: float, other: float) -> float:
-    """Equation (1) with its denominator put back: it counts s*B(B+1)/2 + (w-s) updates, too few for B > 1."""
+    """Equation (1) with its denominator put back: it counts s*B(B+1)/2 + (w-s) updates.
+
+    That is right for B = 1, then too few, and beyond B = 2w/s - 2 too many.
+    """
     rows = window.size + (batch - 1) * window.slide
     updates = window.slide * batch * (batch + 1) / 2 + (window.size - window.slide)
     return updates / rows * update + batch / rows * open_close + other

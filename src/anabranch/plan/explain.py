@@ -8,8 +8,8 @@ import re
 
 from pyspark.sql import DataFrame
 
-from anabranch.plan.choose import Choice, delay_of
 from anabranch.network.query import Query
+from anabranch.plan.choose import Choice, delay_of
 from anabranch.windows import Axis, describe
 
 _OPERATOR = re.compile(r"^[\s:+\-*|]*(?:\(\d+\)\s*)?\*?\s*(?:\(\d+\)\s*)?([A-Z]\w+)(.*)$")
@@ -29,8 +29,12 @@ def explain(query: Query, choice: Choice, result: DataFrame) -> str:
     lines.append(f"strategy    {choice.taken.label}, {_reason(choice)}")
     if query.streaming and choice.taken.batch > 1:
         delay = describe(delay_of(query, choice.taken))
-        lines.append(f"delivery    {choice.taken.batch} windows at a time, at most {delay} after the first was complete")
-    lines.append(f"density     {choice.statistics.rows_per_pane:,.1f} rows per key and pane ({choice.statistics.source})")
+        lines.append(
+            f"delivery    {choice.taken.batch} windows at a time, at most {delay} after the first was complete"
+        )
+    lines.append(
+        f"density     {choice.statistics.rows_per_pane:,.1f} rows per key and pane ({choice.statistics.source})"
+    )
     lines += ["", "prices, in row touches per row (1 = one row into one aggregation):", *_table(choice), ""]
     lines += ["Spark plan, from the source to the result:", *(f"  {step}" for step in spark_plan(result))]
     return "\n".join(lines)

@@ -16,9 +16,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, IntegerType, LongType, StructField, StructType
 
 from anabranch.aggregates import State
-from anabranch.operators.sliding import BATCH, FIRST, LAST, PANES, ROWS, SPEC, SlidingOperator
 from anabranch.network.columns import quoted
 from anabranch.network.query import Query
+from anabranch.operators.sliding import BATCH, FIRST, LAST, PANES, ROWS, SPEC, SlidingOperator
 from anabranch.windows import Batches, Window
 from anabranch.windows.ids import window_start
 
@@ -67,7 +67,9 @@ def windows_of_runs(runs: DataFrame, query: Query) -> DataFrame:
     """Repeat each run once per window, and lower the states."""
     window_id = F.explode(F.sequence(FIRST, LAST)).alias(FIRST)
     windows = runs.select(*keys_of(query), SPEC, window_id, ROWS, *state_names(query))
-    return only_complete(windows, query).select(*result_columns(query), *lowered(query, [F.col(n) for n in state_names(query)]))
+    return only_complete(windows, query).select(
+        *result_columns(query), *lowered(query, [F.col(n) for n in state_names(query)])
+    )
 
 
 def only_complete(windows: DataFrame, query: Query) -> DataFrame:
@@ -121,5 +123,6 @@ def _runs_schema(collected: DataFrame, query: Query) -> StructType:
         kind: DataType = state.result or panes.elementType[name].dataType
         states.append(StructField(name, kind))
     fixed = [StructField(SPEC, IntegerType()), *(StructField(n, LongType()) for n in (FIRST, LAST, ROWS))]
-    return StructType([*(StructField(f.name, f.dataType) for f in kinds if f.name not in (BATCH, PANES)), *fixed, *states])
-
+    return StructType(
+        [*(StructField(f.name, f.dataType) for f in kinds if f.name not in (BATCH, PANES)), *fixed, *states]
+    )

@@ -43,14 +43,15 @@ def _global_positions(query: Query, source: DataFrame, name: str) -> DataFrame:
     before are added.
     """
     micros = query.time.micros()
+    columns = [quoted(c) for c in source.columns]
     span = source.agg(F.min(micros).alias("__ab_low"), F.max(micros).alias("__ab_high"))
     width = (F.col("__ab_high") - F.col("__ab_low")) / BUCKETS + 1
     bucket = F.floor((micros - F.col("__ab_low")) / width).alias(_BUCKET)
-    bucketed = source.crossJoin(F.broadcast(span)).select(*source.columns, bucket)
+    bucketed = source.crossJoin(F.broadcast(span)).select(*columns, bucket)
     counts = bucketed.groupBy(_BUCKET).count()
     # One task, but at most BUCKETS rows.
     before = F.sum("count").over(Over.orderBy(_BUCKET)) - F.col("count")
     offsets = counts.select(_BUCKET, before.alias(_BEFORE))
     within = Over.partitionBy(_BUCKET).orderBy(*_order(query, source))
     ranked = bucketed.withColumn(_RANK, F.row_number().over(within) - 1).join(F.broadcast(offsets), _BUCKET)
-    return ranked.select(*source.columns, (F.col(_BEFORE) + F.col(_RANK)).cast("bigint").alias(name))
+    return ranked.select(*columns, (F.col(_BEFORE) + F.col(_RANK)).cast("bigint").alias(name))

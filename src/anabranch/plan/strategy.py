@@ -31,10 +31,10 @@ class Strategy:
             raise InvalidArgumentError(
                 f"there is no strategy {self.kind!r}", hint='take "auto", "window", "batch" or "pane"'
             )
-        if self.batch < 1:
-            raise InvalidArgumentError(f"a batch of {self.batch} windows", hint="a batch has at least one window")
-        if self.nodes is not None and self.nodes < 1:
-            raise InvalidArgumentError(f"a ring of {self.nodes} nodes", hint="a ring has at least one node")
+        if not isinstance(self.batch, int) or self.batch < 1:
+            raise InvalidArgumentError(f"a batch of {self.batch!r} windows", hint="a batch has at least one window")
+        if self.nodes is not None and (not isinstance(self.nodes, int) or self.nodes < 1):
+            raise InvalidArgumentError(f"a ring of {self.nodes!r} nodes", hint="a ring has at least one node")
 
     @property
     def label(self) -> str:

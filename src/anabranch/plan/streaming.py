@@ -19,9 +19,10 @@ from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
 from anabranch.errors import StreamingError
+from anabranch.network.columns import floordiv
+from anabranch.network.query import Query
 from anabranch.operators.sliding import BATCH, PANES
 from anabranch.plan.batch import observe, tumbling
-from anabranch.network.columns import floordiv
 from anabranch.plan.panes import (
     PANE,
     WINDOW,
@@ -34,7 +35,6 @@ from anabranch.plan.panes import (
     state_names,
     states_of,
 )
-from anabranch.network.query import Query
 from anabranch.plan.strategy import Strategy
 from anabranch.windows import Batches, Window
 
@@ -71,7 +71,9 @@ def build_inner(query: Query, observation: Observation | None) -> DataFrame:
         for merge, name in zip(merges, state_names(query), strict=True)
         if merge is not None
     ]
-    merged = panes.groupBy(*keys_of(query), _spark_window(F.window_time(PANE), window).alias(_SPARK_WINDOW)).agg(*states)
+    merged = panes.groupBy(*keys_of(query), _spark_window(F.window_time(PANE), window).alias(_SPARK_WINDOW)).agg(
+        *states
+    )
     return merged.select(*keys_of(query), _SPARK_WINDOW, *lowered(query, [F.col(n) for n in state_names(query)]))
 
 
@@ -143,5 +145,3 @@ def _spark_window(time: Column, window: Window) -> Column:
     start = window.origin % window.slide
     size, slide = f"{window.size} microseconds", f"{window.slide} microseconds"
     return F.window(time, size, slide, f"{start} microseconds")
-
-

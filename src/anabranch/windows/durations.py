@@ -65,5 +65,5 @@ def describe(duration: int) -> str:
                        ("ms", _UNITS["ms"]), ("us", 1)):  # fmt: skip
         count, rest = divmod(rest, unit)
         if count:
-            parts.append(f"{count} {name}")
-    return sign + " ".join(parts)
+            parts.append(f"{sign}{count} {name}")
+    return " ".join(parts)

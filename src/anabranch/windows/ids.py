@@ -12,41 +12,39 @@ from 1: `count_first`, `count_last` and `is_closer` are their formulas, for row 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from anabranch.windows.spec import Window
 
-T = TypeVar("T", bound=Any)
-FloorDiv = Callable[[Any, int], Any]
+Ids = Any
+"""Integers: one, a numpy array of them, or a Spark Column."""
+
+FloorDiv = Callable[[Ids, int], Ids]
 
 
-def python_floordiv(value: Any, by: int) -> Any:
+def python_floordiv(value: Ids, by: int) -> Ids:
     """Division towards minus infinity for integers and numpy arrays."""
     return value // by
 
 
-def first_window(t: T, window: Window, floordiv: FloorDiv = python_floordiv) -> T:
+def first_window(t: Ids, window: Window, floordiv: FloorDiv = python_floordiv) -> Ids:
     """The lowest id of the windows that hold t."""
-    result: T = floordiv(t - (window.origin + window.size), window.slide) + 1
-    return result
+    return floordiv(t - (window.origin + window.size), window.slide) + 1
 
 
-def last_window(t: T, window: Window, floordiv: FloorDiv = python_floordiv) -> T:
+def last_window(t: Ids, window: Window, floordiv: FloorDiv = python_floordiv) -> Ids:
     """The highest id of the windows that hold t."""
-    result: T = floordiv(t - window.origin, window.slide)
-    return result
+    return floordiv(t - window.origin, window.slide)
 
 
-def window_start(window_id: T, window: Window) -> T:
+def window_start(window_id: Ids, window: Window) -> Ids:
     """Where a window begins; it ends `window.size` later."""
-    result: T = window_id * window.slide + window.origin
-    return result
+    return window_id * window.slide + window.origin
 
 
-def pane_of(t: T, size: int, origin: int = 0, floordiv: FloorDiv = python_floordiv) -> T:
+def pane_of(t: Ids, size: int, origin: int = 0, floordiv: FloorDiv = python_floordiv) -> Ids:
     """The id of the pane of that size that holds t: a pane is a tumbling window."""
-    result: T = floordiv(t - origin, size)
-    return result
+    return floordiv(t - origin, size)
 
 
 def batch_window(window: Window, batch: int) -> Window:
@@ -62,31 +60,28 @@ def replication(window: Window, batch: int = 1) -> float:
     return batch_window(window, batch).overlap
 
 
-def count_first(i: T, size: int, slide: int, floordiv: FloorDiv = python_floordiv) -> T:
+def count_first(i: Ids, size: int, slide: int, floordiv: FloorDiv = python_floordiv) -> Ids:
     """The paper's first window of row i, rows and windows from 1, before the limit max(1, ...).
 
     ceil((i-w)/s) + 1, with the ceiling written as a floor: ceil(a/s) = floor((a-1)/s) + 1.
     """
-    result: T = floordiv(i - size - 1, slide) + 2
-    return result
+    return floordiv(i - size - 1, slide) + 2
 
 
-def count_last(i: T, size: int, slide: int, floordiv: FloorDiv = python_floordiv) -> T:
+def count_last(i: Ids, size: int, slide: int, floordiv: FloorDiv = python_floordiv) -> Ids:
     """The paper's last window of row i, rows and windows from 1: ceil(i/s)."""
-    result: T = floordiv(i - 1, slide) + 1
-    return result
+    return floordiv(i - 1, slide) + 1
 
 
-def is_closer(i: T, size: int, slide: int) -> T:
+def is_closer(i: Ids, size: int, slide: int) -> Ids:
     """Whether row i (from 1) closes a count window: i >= w and (i-w) mod s = 0.
 
     For time windows apply it to times; of several rows with that time the last one is the closer.
     """
-    result: T = (i >= size) & ((i - size) % slide == 0)
-    return result
+    return (i >= size) & ((i - size) % slide == 0)
 
 
-def is_batch_closer(i: T, size: int, slide: int, batch: int) -> T:
+def is_batch_closer(i: Ids, size: int, slide: int, batch: int) -> Ids:
     """Whether row i (from 1) closes a batch of B windows: it closes window j, and j mod B = 0."""
     # The closer of window j is row (j-1)s + w, so j mod B = 0 at every (Bs)-th row from the first batch's end on.
     return is_closer(i, size + (batch - 1) * slide, batch * slide)

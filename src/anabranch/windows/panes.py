@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from anabranch.errors import InvalidWindowError
-from anabranch.windows.ids import FloorDiv, T, python_floordiv
+from anabranch.windows.ids import FloorDiv, Ids, python_floordiv
 from anabranch.windows.spec import Axis, Window
 
 
@@ -82,10 +82,10 @@ class Batches:
     @classmethod
     def over(cls, windows: Sequence[PaneWindow], slide: int) -> Batches:
         """Batches of that slide, just long enough for every window that starts in them."""
-        # The starts of a window are multiples of gcd(slide, batch slide, offset) from the batch's begin, so the last
-        # possible start is that much before the batch's end.
-        reach = max(w.size - math.gcd(w.slide, slide, w.offset) for w in windows)
-        return cls(slide, slide + reach)
+        # From the begin of some batch, a window's starts are offset + multiples of gcd(its slide, the batch's slide): so
+        # far from a batch's end is the last possible start.
+        steps = [(w, math.gcd(w.slide, slide)) for w in windows]
+        return cls(slide, slide + max(w.size - step + w.offset % step for w, step in steps))
 
     def as_window(self) -> Window:
         """The batch as a window over pane ids, for the closed forms of `ids`."""
@@ -107,7 +107,7 @@ class Ring:
     @property
     def windows_per_node(self) -> int:
         """n = ceil((w-s)/s), at least 1."""
-        return max(1, math.ceil((self.size - self.slide) / self.slide))
+        return max(1, -(-(self.size - self.slide) // self.slide))
 
     @property
     def panes_from_split(self) -> int:
@@ -124,17 +124,16 @@ class Ring:
         """The ring's sets of n windows as a batch layout."""
         return Batches.over([PaneWindow(self.size, self.slide, 0)], self.panes_from_split)
 
-    def node_of_window(self, window_id: T, floordiv: FloorDiv = python_floordiv) -> T:
+    def node_of_window(self, window_id: Ids, floordiv: FloorDiv = python_floordiv) -> Ids:
         """The node that evaluates the window: sets of n windows go round the ring."""
         return ring_node(floordiv(window_id, self.windows_per_node), self.nodes, floordiv)
 
-    def node_of_pane(self, pane: T, floordiv: FloorDiv = python_floordiv) -> T:
+    def node_of_pane(self, pane: Ids, floordiv: FloorDiv = python_floordiv) -> Ids:
         """The node that computes the pane: the one whose windows start there."""
         return ring_node(floordiv(pane, self.panes_from_split), self.nodes, floordiv)
 
 
-def ring_node(ring_set: T, nodes: int, floordiv: FloorDiv = python_floordiv) -> T:
+def ring_node(ring_set: Ids, nodes: int, floordiv: FloorDiv = python_floordiv) -> Ids:
     """The node of a set of windows: sets go round the ring."""
     # The remainder through floordiv, so that negative ids go round in the same direction, in Columns too.
-    result: T = ring_set - floordiv(ring_set, nodes) * nodes
-    return result
+    return ring_set - floordiv(ring_set, nodes) * nodes

@@ -21,6 +21,9 @@ from enum import Enum
 from anabranch.errors import InvalidWindowError
 from anabranch.windows.durations import Duration, describe, micros
 
+LONGEST = 2**58
+"""Longer windows, of more than 9,000 years or 10^17 rows, are refused: their edges would not fit 64 bits."""
+
 
 class Axis(Enum):
     """What a window is measured along."""
@@ -39,8 +42,13 @@ class Window:
     axis: Axis = Axis.TIME
 
     def __post_init__(self) -> None:
-        for name, value in (("size", self.size), ("slide", self.slide)):
-            if value <= 0:
+        for name, value in (("size", self.size), ("slide", self.slide), ("origin", self.origin)):
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise InvalidWindowError(
+                    f"window {name} {value!r} is not a whole number",
+                    hint="count rows, or microseconds, in whole numbers",
+                )
+            if value <= 0 and name != "origin":
                 raise InvalidWindowError(
                     f"window {name} {self._text(value)} is not positive, so no window could hold a row",
                     hint=f"give a {name} above zero",
@@ -57,12 +65,12 @@ class Window:
         """A time window; without a slide it tumbles."""
         length = micros(size, "window size")
         step = length if slide is None else micros(slide, "window slide")
-        return cls(length, step, micros(origin, "window origin"))
+        return cls(length, step, micros(origin, "window origin"))._refuse_endless()
 
     @classmethod
     def of_rows(cls, rows: int, slide_rows: int | None = None) -> Window:
         """A window of so many rows in the order of time; without a slide it tumbles."""
-        return cls(rows, rows if slide_rows is None else slide_rows, 0, Axis.ROWS)
+        return cls(rows, rows if slide_rows is None else slide_rows, 0, Axis.ROWS)._refuse_endless()
 
     @property
     def overlap(self) -> float:
@@ -77,6 +85,14 @@ class Window:
     def label(self) -> str:
         """A name for people: ``5 min / 10 s``."""
         return f"{self._text(self.size)} / {self._text(self.slide)}"
+
+    def _refuse_endless(self) -> Window:
+        if max(self.size, abs(self.origin)) > LONGEST:
+            raise InvalidWindowError(
+                f"window {self.label} from {self._text(self.origin)} is so long that its edges do not fit 64 bits",
+                hint="a window is at most 9,000 years long, and so is the way from 1970 to its origin",
+            )
+        return self
 
     def _text(self, value: int) -> str:
         return describe(value) if self.axis is Axis.TIME else f"{value} rows"

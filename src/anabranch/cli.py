@@ -1,0 +1,110 @@
+"""The command `anabranch`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from anabranch._version import __version__
+from anabranch.errors import AnabranchError
+
+app = typer.Typer(
+    name="anabranch",
+    help="Parallel windows over data streams, on Spark. Start with [bold]anabranch demo[/].",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+bench_app = typer.Typer(help="Side by side with Spark: one run, the same data, ratios.", no_args_is_help=True)
+app.add_typer(bench_app, name="bench")
+
+
+def main() -> None:
+    """Entry point: errors of Anabranch are for people, and end without a traceback."""
+    try:
+        app()
+    except AnabranchError as error:
+        Console(stderr=True).print(f"[bold red]error:[/] {error.message}\n[bold]hint:[/] {error.hint}", highlight=False)
+        raise SystemExit(1) from None
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"anabranch {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and stop.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def demo(
+    rows: Annotated[int, typer.Option(min=10_000, help="Position reports to generate.")] = 2_000_000,
+    out: Annotated[Path, typer.Option(help="Folder for the page and the picture.")] = Path("out"),
+) -> None:
+    """Traffic on an expressway: speeds over three sliding windows at once, beside Spark's window().
+
+    Generates position reports, runs the query on a Spark inside this process, and leaves a page to look at.
+    """
+    from anabranch import demo as demonstration
+
+    demonstration.run(rows=rows, out=out, console=Console())
+
+
+@app.command()
+def explain(
+    file: Annotated[Path | None, typer.Argument(help="Parquet file or folder; without one, generated events.")] = None,
+    time: Annotated[str, typer.Option(help="Column with the time of a row.")] = "t",
+    size: Annotated[
+        list[str] | None, typer.Option(help='Window size, e.g. "30 min". May be given several times.')
+    ] = None,
+    slide: Annotated[str, typer.Option(help='Slide, e.g. "1 s".')] = "1 s",
+    by: Annotated[list[str] | None, typer.Option(help="Key column. May be given several times.")] = None,
+    agg: Annotated[
+        list[str] | None, typer.Option(help='Aggregate, e.g. "count" or "avg:fare". May be given several times.')
+    ] = None,
+    strategy: Annotated[str, typer.Option(help="auto, window, batch or pane.")] = "auto",
+    batch: Annotated[int, typer.Option(help="Windows per batch, for the batch strategy.")] = 1,
+    sample: Annotated[float, typer.Option(help="Share of the panes to count first, e.g. 0.01.")] = 0.0,
+) -> None:
+    """Say how a windowed query would run, what it costs, and what the other strategies would cost.
+
+    [dim]Example:[/] anabranch explain trips.parquet --time at --size "30 min" --slide "1 s" --by cell --agg avg:fare
+    """
+    from anabranch.explaining import explain_file
+
+    text = explain_file(
+        file, time=time, sizes=size or ["30 min"], slide=slide, keys=by, aggregates=agg or ["count"],
+        strategy=strategy, batch=batch, sample=sample,
+    )  # fmt: skip
+    typer.echo(text)
+
+
+@bench_app.command("windows")
+def bench_windows(
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A tenth of the data, once: checks results, not figures.")
+    ] = False,
+) -> None:
+    """Sliding windows: Spark's window(), our window, batch and pane strategies, and the tumbling floor.
+
+    Compares all results first. Takes about ten minutes on two cores; with --quick one or two.
+    """
+    from anabranch.bench import windows
+
+    windows.run(quick=quick, as_json=json, console=Console())
+
+
+if __name__ == "__main__":
+    main()
