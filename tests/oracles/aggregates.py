@@ -187,16 +187,17 @@ def _evaluate(
     return {w: {name: value(rows) for name, value in aggregates.items()} for w, rows in members.items()}
 
 
-def same(found: Any, expected: Any) -> bool:
-    """Equal: floats to twelve digits (sums are taken in another order), NaN to NaN, all else exactly."""
+def same(found: Any, expected: Any, digits: int | None = None) -> bool:
+    """Equal, and of the same type; NaN equals NaN. Floats to so many digits, where rounding may differ."""
     if isinstance(expected, float) and isinstance(found, float):
         if math.isnan(expected) or math.isnan(found):
             return math.isnan(expected) and math.isnan(found)
-        return math.isclose(found, expected, rel_tol=1e-12, abs_tol=1e-12)
+        close = 0.0 if digits is None else 10.0**-digits
+        return math.isclose(found, expected, rel_tol=close, abs_tol=close)
     if isinstance(expected, (list, tuple)) and isinstance(found, (list, tuple)):
-        return len(found) == len(expected) and all(map(same, found, expected))
+        return len(found) == len(expected) and all(same(f, e, digits) for f, e in zip(found, expected, strict=True))
     if isinstance(expected, Mapping) and isinstance(found, Mapping):
-        return found.keys() == expected.keys() and all(same(found[k], expected[k]) for k in expected)
-    # bool is an int and Decimal compares with both: a wrong type must not pass for an equal value.
-    kinds = (bool, int, float, str, bytes, Decimal)
-    return found == expected and all(isinstance(found, k) == isinstance(expected, k) for k in kinds)
+        return found.keys() == expected.keys() and all(same(found[k], expected[k], digits) for k in expected)
+    # In Python True == 1 == 1.0 == Decimal(1): a wrong type must not pass for an equal value.
+    kinds = (bool, int, float, Decimal)
+    return bool(found == expected) and all(isinstance(found, k) == isinstance(expected, k) for k in kinds)

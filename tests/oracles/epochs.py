@@ -4,12 +4,12 @@ One epoch is one micro-batch. Its watermark is the latest time of all epochs *be
 milliseconds and never backwards; it starts at 1970. After the last row Spark runs one more epoch without rows, if that
 moves the watermark.
 
-- A *unit* is what leaves at once. With the strategy `window` it is one window. Otherwise it is a batch: the windows that
-  start in one stretch of B slides (of the window that slides furthest). All batches are equally long, long enough for
-  every window that starts in one.
+- A *unit* is what leaves at once. With the strategy `window`, and for one tumbling window, it is a window. Otherwise it
+  is a batch: the windows that end in one stretch of B slides (of the window that slides furthest). One of the stretches
+  ends where the longest window number -1 ends, and with it the last window of its batch.
 - A unit leaves in the first epoch whose watermark has reached its end, and only if a row is in it.
-- A row is late for a unit of *input* (the window, or the pane) that ended by the watermark of the epoch *before* its own.
-  Spark counts late rows after it has grouped them: one for each key and window, or pane, in an epoch.
+- A row is late for a pane (or, where windows leave one by one, for a window) that ended by the watermark of the epoch
+  *before* its own. Spark counts late rows after it has grouped them: one for each key and pane (or window) in an epoch.
 """
 
 from __future__ import annotations
@@ -43,11 +43,12 @@ class Spec(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A window of a key."""
+    """A window of a key. `slide` tells windows of the same length apart."""
 
     key: Any
     start: int
     end: int
+    slide: int
 
 
 @dataclass
@@ -62,7 +63,7 @@ class Epoch:
 def play(
     epochs: Iterable[Iterable[Row]], specs: Sequence[Spec], *, delay: int, batch: int | None, at_end: bool = True
 ) -> list[Epoch]:
-    """The epochs of a stream that gets these rows. `batch` is B, or None for the strategy `window`.
+    """The epochs of a stream that gets these rows. `batch` is B, or None where windows leave one by one.
 
     `at_end`: whether the stream is run until nothing is left to do, so that the epoch without rows follows.
     """
@@ -86,7 +87,7 @@ def play(
                     if begin + spec.size <= before:
                         late.add((row.key, spec, begin))
                     elif batch is None:
-                        waiting[Place(row.key, begin, begin + spec.size)].append(row)
+                        waiting[Place(row.key, begin, begin + spec.size, spec.slide)].append(row)
                     else:
                         for place in _windows(row, specs):
                             waiting[place].append(row)
@@ -109,20 +110,14 @@ def _watermark(latest: int, delay: int) -> int:
 
 def _windows(row: Row, specs: Sequence[Spec]) -> list[Place]:
     assert row.time is not None
-    return [Place(row.key, s, s + spec.size) for spec in specs for s in spec.starts(row.time)]
+    return [Place(row.key, s, s + spec.size, spec.slide) for spec in specs for s in spec.starts(row.time)]
 
 
 def _leaves(place: Place, specs: Sequence[Spec], batch: int | None) -> int:
     """The end of the unit that holds the window."""
     if batch is None:
         return place.end
-    origin, stretch = specs[0].origin, batch * max(spec.slide for spec in specs)
-    begin = (place.start - origin) // stretch * stretch + origin
-    return begin + _length(specs, stretch)
-
-
-def _length(specs: Sequence[Spec], stretch: int) -> int:
-    """From the begin of a stretch to the end of the last window that starts in it, at most: tries them all."""
-    everything = math.lcm(stretch, *(spec.slide for spec in specs))
-    ends = [start % stretch + spec.size for spec in specs for start in range(0, everything, spec.slide)]
-    return max(ends)
+    longest = max(specs, key=lambda spec: spec.size)
+    stretch = batch * max(spec.slide for spec in specs)
+    boundary = longest.origin + longest.size - longest.slide
+    return boundary + -(-(place.end - boundary) // stretch) * stretch

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.oracles.epochs import Place, Row
+from tests.oracles.epochs import Row
 
 EPOCH = datetime(1970, 1, 1)
 
@@ -123,17 +123,3 @@ def micros(time: datetime) -> int:
     """Microseconds since 1970; a time without a time zone counts as UTC."""
     naive = time if time.tzinfo is None else time.astimezone(UTC).replace(tzinfo=None)
     return (naive - EPOCH) // timedelta(microseconds=1)
-
-
-def place(row: dict[str, Any]) -> Place:
-    """Which window of which key a result is."""
-    return Place(row.get("key"), row["window"]["start"], row["window"]["end"])
-
-
-def by_place(rows: Iterable[dict[str, Any]]) -> dict[Place, dict[str, Any]]:
-    """The results by window and key. Fails if one came twice."""
-    found: dict[Place, dict[str, Any]] = {}
-    for row in rows:
-        assert place(row) not in found, f"{place(row)} was delivered twice"
-        found[place(row)] = row
-    return found

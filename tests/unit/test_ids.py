@@ -183,15 +183,27 @@ def test_pane_is_a_tumbling_window(t: int, size: int, origin: int) -> None:
 
 @given(st.lists(specs(20), min_size=1, max_size=3), st.integers(1, 60))
 def test_batches_are_just_long_enough(windows: list[Window], slide: int) -> None:
+    #   batch k      [ panes from before ........ | the stretch in which its windows end )
+    #                origin + k*slide                                                   + size
     counted = Panes(tuple(windows)).in_panes()
     layout = Batches.over(counted, slide)
-    # Every window that starts in a batch ends in it, and some window ends at the very end of some batch. Starts repeat
-    # after the least common multiple of all slides.
-    starts = {w: range(w.offset, w.offset + math.lcm(w.slide, slide), w.slide) for w in counted}
-    ends = [start % slide + w.size for w in counted for start in starts[w]]
-    assert max(ends) == layout.size
-    assert layout.as_window() == Window(layout.size, slide)
+    assert layout.as_window() == Window(layout.size, slide, layout.origin)
     assert layout.replication == layout.size / slide
+    longest_reach, waits = 0, dict.fromkeys(counted, 0)
+    # Windows repeat, seen from the batches, after the least common multiple of all slides.
+    for w in counted:
+        for start in range(w.offset, w.offset + math.lcm(w.slide, slide), w.slide):
+            end = start + w.size
+            holding = [
+                k for k in range(-200, 200) if layout.first_start(k, w) <= start < layout.first_start(k, w) + slide
+            ]
+            assert len(holding) == 1  # every window is evaluated once
+            begin = layout.origin + holding[0] * slide
+            assert begin <= start and end <= begin + layout.size  # where all of its panes are
+            longest_reach = max(longest_reach, begin + layout.size - slide - start)
+            waits[w] = max(waits[w], begin + layout.size - end)
+    assert layout.size == slide + max(0, longest_reach)  # no longer than some window needs
+    assert {w: layout.longest_wait(w) for w in counted} == waits
 
 
 @given(specs(40, origin=False), batches)
@@ -200,6 +212,11 @@ def test_pane_batches_of_one_window_are_the_papers_batch_windows(window: Window,
     (counted,) = panes.in_panes()
     layout, paper = Batches.over([counted], batch * counted.slide), batch_window(window, batch)
     assert (layout.size * panes.size, layout.slide * panes.size) == (paper.size, paper.slide)
+    assert layout.origin == 0  # batch k holds the windows kB .. kB+B-1
+    for k in (-1, 0, 1):
+        first = layout.first_start(k, counted)
+        ids = [j for j in range(-9 * batch, 9 * batch) if first <= j * counted.slide < first + layout.slide]
+        assert ids == list(range(k * batch, k * batch + batch))
 
 
 # --- the ring ---
@@ -239,8 +256,7 @@ def test_a_node_needs_its_own_panes_and_those_of_one_neighbour(ring: Ring, k: in
 
 @given(rings, st.integers(-100, 100))
 def test_a_pane_is_needed_by_its_node_and_at_most_one_more(ring: Ring, pane: int) -> None:
-    holders = [j for j in range(pane - ring.size, pane + 1) if j * ring.slide <= pane < j * ring.slide + ring.size]
-    holders += [j for j in range(-400, pane - ring.size) if j * ring.slide <= pane < j * ring.slide + ring.size]
+    holders = oracle.windows_of(pane, Window(ring.size, ring.slide))
     sets = {j // ring.windows_per_node for j in holders}
     home = pane // ring.panes_from_split
     assert home in sets
@@ -251,7 +267,7 @@ def test_a_pane_is_needed_by_its_node_and_at_most_one_more(ring: Ring, pane: int
 
 
 @given(rings)
-def test_a_fewer_windows_per_node_would_need_two_neighbours(ring: Ring) -> None:
+def test_fewer_windows_per_node_would_need_two_neighbours(ring: Ring) -> None:
     n = ring.windows_per_node - 1
     assume(n >= 1)
     needed = oracle.panes_of_windows(range(n), ring.size, ring.slide)

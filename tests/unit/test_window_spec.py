@@ -61,7 +61,7 @@ def test_durations_of_other_types() -> None:
      "5 min;", "interval"],
 )  # fmt: skip
 def test_text_that_is_no_duration(text: str) -> None:
-    with pytest.raises(InvalidWindowError, match="window size .* is not a duration") as raised:
+    with pytest.raises(InvalidWindowError, match=r"window size .* is not a duration") as raised:
         micros(text, "window size")
     assert '"30 minutes"' in raised.value.hint
     assert repr(text) in str(raised.value)

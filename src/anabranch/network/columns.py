@@ -69,8 +69,10 @@ class TimeColumn:
             return self.column
         if self.kind is TimeKind.TIMESTAMP:
             return F.unix_micros(self.column)
-        # A timestamp without a time zone counts as UTC, as in Spark's `window()`.
-        return F.timestamp_diff("MICROSECOND", _ntz_epoch(), self.column)
+        # A timestamp without a time zone counts as UTC, as in Spark's `window()`. The difference of two of them is exact;
+        # `timestamp_diff` would pass through the session's time zone, and move the hour that summer time leaves out.
+        seconds = (self.column - _ntz_epoch()).cast("interval second").cast("decimal(18, 6)")
+        return (seconds * 1_000_000).cast("bigint")
 
     def from_micros(self, micros: Column) -> Column:
         """Back to the user's type of time."""

@@ -69,7 +69,8 @@ def analysed(what: str, source: DataFrame, build: Callable[[], DataFrame]) -> Da
     """The DataFrame that `build` makes of the source. What Spark cannot resolve is told now, and with a hint."""
     try:
         result = build()
-        result.schema  # noqa: B018  # Spark Connect resolves a plan only when it is asked for the schema.
+        # Spark Connect resolves a plan only when it is asked about it, and after a filter it knows the schema unasked.
+        result.isStreaming  # noqa: B018
         return result
     except AnalysisException as error:
         unknown = (error.getCondition() or "").startswith("UNRESOLVED_COLUMN")

@@ -85,12 +85,19 @@ class Stream:
         """These columns; the time column stays."""
         kept = [resolve(self.source, c) for c in columns]
         names = analysed("the selection", self.source, lambda: self.source.select(*kept)).columns
+        if self.source.isStreaming and self.time.name in names:
+            time_now = self.source.select(self.time.column)
+            chosen = [self.source.select(c) for c in kept]
+            if any(c.columns == [self.time.name] and not c.sameSemantics(time_now) for c in chosen):
+                raise self._time_changed()
         hidden = [EVENT] if EVENT in self.source.columns else []
         time = [] if self.time.name in names else [self.time.column]
         return self._over(self.source.select(*kept, *time, *hidden))
 
     def with_columns(self, columns: Mapping[str, Column]) -> Stream:
         """With more columns, or others of the same name."""
+        if self.source.isStreaming and self.time.name.lower() in (name.lower() for name in columns):
+            raise self._time_changed()
         return self._over(analysed("a new column", self.source, lambda: self.source.withColumns(dict(columns))))
 
     def window(
@@ -143,6 +150,12 @@ class Stream:
     def to_df(self) -> DataFrame:
         """The rows as a DataFrame."""
         return self.source.drop(EVENT)
+
+    def _time_changed(self) -> StreamingError:
+        return StreamingError(
+            f"the time {self.time.name!r} of a stream cannot be replaced: the watermark belongs to the times that came",
+            hint="change it before the stream is made: ab.stream(df.withColumn(...), time=..., watermark=...)",
+        )
 
     def _over(self, source: DataFrame) -> Stream:
         """The stream over other columns; the time may have become one of another type."""
@@ -354,7 +367,7 @@ def sliding(
 
 
 def _delay(watermark: Duration) -> str:
-    """The delay of a watermark as Spark wants it. Spark counts it in milliseconds and would round down: up keeps the word."""
+    """The delay of a watermark as Spark wants it: in milliseconds. Spark would round down; up keeps what was said."""
     delay = micros(watermark, "watermark")
     if delay < 0:
         raise InvalidArgumentError(

@@ -41,13 +41,13 @@ class SlidingOperator:
 
     def _evaluate(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         keys = batch.columns[:-2]
-        starts = batch.column(BATCH).to_numpy() * self.batches.slide
+        numbers = batch.column(BATCH).to_numpy()
         offsets, panes = _sorted_panes(batch.column(PANES))
         ids = panes.field(0).to_numpy()
         for spec, window in enumerate(self.windows):
-            group, first, last, lo, hi = find_runs(
-                offsets, ids, starts, starts + self.batches.slide - 1, window.size, window.slide, window.offset
-            )
+            start = self.batches.first_start(numbers, window)
+            stop = start + self.batches.slide - 1
+            group, first, last, lo, hi = find_runs(offsets, ids, start, stop, window.size, window.slide, window.offset)
             runs = Runs(lo, hi)
             states: Sequence[Fold] = (Sum(), *self.folds)
             folded = [fold(panes.field(i + 1), runs) for i, fold in enumerate(states)]

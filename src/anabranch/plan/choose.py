@@ -13,7 +13,7 @@ from anabranch.plan import batch as batch_plan
 from anabranch.plan import streaming
 from anabranch.plan.cost import Price, Statistics, price
 from anabranch.plan.strategy import Strategy
-from anabranch.windows import Batches, Window
+from anabranch.windows import describe
 from anabranch.windows.ids import pane_of
 
 CANDIDATE_BATCHES = (2, 10, 50)
@@ -43,16 +43,15 @@ def choose(query: Query, asked: Strategy | None, max_delay: int | None, statisti
     if asked is not None:
         asked = _with_delay(query, asked, max_delay)
         candidates = [asked, *(c for c in candidates if c != asked)]
-    prices = tuple(_priced(query, c, statistics) for c in candidates)
-    if asked is None:
-        taken = min((p for p in prices if p.per_row is not None), key=lambda p: p.per_row or 0.0).strategy
+    prices = tuple(_priced(query, c, max_delay, statistics) for c in candidates)
+    possible = [p for p in prices if p.possible]
+    if asked is None and possible:
+        taken = min(possible, key=lambda p: p.per_row or 0.0).strategy
         return Choice(taken, prices, statistics, asked=False)
     if not prices[0].possible:
-        raise StrategyError(
-            f"the query cannot run as {asked.label!r}: {prices[0].reason}",
-            hint='take "auto", "batch" or "window", or give the aggregate a merge function',
-        )
-    return Choice(asked, prices, statistics, asked=True)
+        how = f"as {asked.label!r}" if asked else "by any strategy"
+        raise StrategyError(f"the query cannot run {how}: {prices[0].reason}", hint=_way_out(query, max_delay))
+    return Choice(prices[0].strategy, prices, statistics, asked=True)
 
 
 def measure(query: Query, share: float) -> Statistics:
@@ -81,17 +80,17 @@ def default_batch(query: Query, max_delay: int | None) -> int:
     large as it takes to bring the copies down to REPLICATION.
     """
     longest = max(query.panes.windows, key=lambda w: w.size)
-    if query.streaming:
-        slide = max(w.slide for w in query.panes.windows)
-        delay = longest.size // 10 if max_delay is None else max_delay
-        return max(1, 1 + delay // slide)
-    return max(1, round((longest.overlap - 1) / (REPLICATION - 1)))
+    if not query.streaming:
+        return max(1, round((longest.overlap - 1) / (REPLICATION - 1)))
+    delay = longest.size // 10 if max_delay is None else max_delay
+    most = 1 + delay // max(w.slide for w in query.panes.windows)
+    return next((b for b in range(most, 1, -1) if delay_of(query, Strategy("pane", b)) <= delay), 1)
 
 
 def _candidates(query: Query, max_delay: int | None) -> list[Strategy]:
     batch = default_batch(query, max_delay)
     if query.streaming:
-        return [Strategy("pane", batch), Strategy("window")]
+        return [Strategy("pane", batch), Strategy("batch", batch), Strategy("window")]
     sizes = sorted({batch, *CANDIDATE_BATCHES})
     return [Strategy("pane"), *(Strategy("batch", b) for b in sizes), Strategy("window")]
 
@@ -103,18 +102,32 @@ def _with_delay(query: Query, asked: Strategy, max_delay: int | None) -> Strateg
     return asked
 
 
-def _priced(query: Query, strategy: Strategy, statistics: Statistics) -> Price:
+def _priced(query: Query, strategy: Strategy, max_delay: int | None, statistics: Statistics) -> Price:
     if strategy.kind == "pane" and not query.mergeable:
         names = ", ".join(name for name, a in query.aggregates.items() if not a.mergeable)
         return Price(strategy, None, 1.0, f"{names} has no merge, so panes cannot become windows")
     if query.streaming:
-        layout = Batches.over(query.panes.in_panes(), streaming.batch_slide(query, strategy.batch))
+        delay = delay_of(query, strategy)
+        if max_delay is not None and delay > max_delay:
+            return Price(strategy, None, 1.0, f"a complete window would wait for up to {describe(delay)}")
+        layout = streaming.layout(query, strategy)
     else:
         layout = batch_plan.layout(query, strategy)
-    return price(strategy, query.panes, statistics, pane_replication=layout.replication, python=query.python)
+    # On a stream, batches are batches of panes, whoever could take rows.
+    native = query.native and not (query.streaming and strategy.kind == "batch")
+    copied = layout.replication
+    return price(strategy, query.panes, statistics, pane_replication=copied, native=native, python=query.python)
+
+
+def _way_out(query: Query, max_delay: int | None) -> str:
+    if query.streaming and max_delay is not None:
+        return "allow a longer max_delay, or write one query per window length"
+    return 'take "auto", "batch" or "window", or give the aggregate a merge function'
 
 
 def delay_of(query: Query, strategy: Strategy) -> int:
-    """How long a complete window may wait for the others of its batch, on a stream."""
-    slide: Window = max(query.panes.windows, key=lambda w: w.slide)
-    return (strategy.batch - 1) * slide.slide
+    """How long a complete window may wait for the others of its batch, on a stream; with one window B-1 slides."""
+    if streaming.direct(query, strategy):
+        return 0
+    batches = streaming.layout(query, strategy)
+    return max(batches.longest_wait(w) for w in query.panes.in_panes()) * query.panes.size

@@ -74,24 +74,33 @@ def price(
     statistics: Statistics,
     *,
     pane_replication: float,
+    native: bool = True,
     python: bool = False,
     costs: UnitCosts | None = None,
 ) -> Price:
-    """The price of a strategy over all windows of the query."""
+    """The price of a strategy over all windows of the query.
+
+    `native`: Spark has all aggregates itself. If not, every strategy gathers pane states for the kernel, and they
+    differ in how often a state is copied and, with `python`, how often a user's function sees a row.
+    """
     unit = costs or UnitCosts()
     overlap = sum(w.overlap for w in panes.windows)
     per_pane = 1.0 / max(statistics.rows_per_pane, 1.0)
     # Every window that a pane is in is delivered once per window, not once per pane.
     delivered = sum(w.overlap * per_pane / panes.per_window(w) for w in panes.windows)
-    emit = delivered * unit.emit
-    update = unit.python if python else unit.update
-    if strategy.kind == "pane":
-        merges = per_pane * unit.python if python else 0.0
-        return Price(strategy, update + merges + per_pane * pane_replication * unit.gather + emit, 1.0)
-    if strategy.kind == "batch":
-        copies = sum(replication(w, strategy.batch) for w in panes.windows)
-        return Price(strategy, copies * unit.move + overlap * update + emit, copies)
-    return Price(strategy, overlap * update + emit, overlap)
+    copies = {
+        "pane": 1.0,
+        "batch": sum(replication(w, strategy.batch) for w in panes.windows),
+        "window": overlap,
+    }[strategy.kind]
+    if strategy.kind == "pane" or not native:
+        work = unit.update + per_pane * pane_replication * unit.gather
+        if python:
+            work += unit.python * (1.0 + per_pane if strategy.kind == "pane" else overlap)
+    else:
+        moved = copies * unit.move if strategy.kind == "batch" else 0.0
+        work = moved + overlap * unit.update
+    return Price(strategy, work + delivered * unit.emit, copies)
 
 
 def batch_cost(batch: int, window: Window, update: float, open_close: float, other: float) -> float:

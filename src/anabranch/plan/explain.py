@@ -27,11 +27,8 @@ def explain(query: Query, choice: Choice, result: DataFrame) -> str:
     lines.append(f"aggregates  {_aggregates(query)}")
     lines.append(f"keys        {', '.join(query.keys) or 'none: batches of panes go round a ring'}")
     lines.append(f"strategy    {choice.taken.label}, {_reason(choice)}")
-    if query.streaming and choice.taken.batch > 1:
-        delay = describe(delay_of(query, choice.taken))
-        lines.append(
-            f"delivery    {choice.taken.batch} windows at a time, at most {delay} after the first was complete"
-        )
+    if query.streaming and (delay := delay_of(query, choice.taken)):
+        lines.append(f"delivery    in batches: a complete window waits for at most {describe(delay)}")
     lines.append(
         f"density     {choice.statistics.rows_per_pane:,.1f} rows per key and pane ({choice.statistics.source})"
     )

@@ -4,10 +4,12 @@
 
 A pane leaves the first aggregation when the watermark has passed it, a batch the second when it has passed the batch's
 last window. So B windows are delivered together, up to (B-1) slides after the first of them was complete: `max_delay`
-bounds that, and with it the copies of a pane, (w + (B-1)s) / (Bs).
+bounds that, and with it the copies of a pane, (w + (B-1)s) / (Bs). Several windows share their batches, which hold
+windows that end together.
 
-A row is late when the watermark has passed its pane: Spark drops it then, and counts it (`numRowsDroppedByWatermark`).
-Spark's watermark starts at 1970-01-01, so on a stream rows from before are late.
+A row is late when the watermark of the micro-batch before had passed its pane (or its window, where Spark's `window()`
+does it all). Spark drops late rows, and counts them after it has grouped them: `numRowsDroppedByWatermark` is how many
+panes of keys came late. Spark's watermark starts at 1970-01-01, so on a stream rows from before are late.
 
 Where further aggregates follow (nested windows), Spark wants its own window columns all the way, and no Python between:
 then panes are merged by Spark, one copy per window.
@@ -37,6 +39,7 @@ from anabranch.plan.panes import (
 )
 from anabranch.plan.strategy import Strategy
 from anabranch.windows import Batches, Window
+from anabranch.windows.ids import last_window
 
 _SPARK_WINDOW = "__ab_window"
 
@@ -45,10 +48,10 @@ def build(query: Query, strategy: Strategy, observation: Observation | None) -> 
     """The streaming DataFrame of the query's windows."""
     _check(query)
     source = observe(query, query.source, observation).where(query.time.column.isNotNull())
-    if query.native and (tumbling(query) or strategy.kind == "window"):
+    if direct(query, strategy):
         windows = [_direct(query, source, w) for w in query.panes.windows]
         return _united(query, windows)
-    batches = Batches.over(query.panes.in_panes(), batch_slide(query, strategy.batch))
+    batches = layout(query, strategy)
     return evaluate(_collected(_panes(query, source), query, batches), query, batches)
 
 
@@ -77,9 +80,15 @@ def build_inner(query: Query, observation: Observation | None) -> DataFrame:
     return merged.select(*keys_of(query), _SPARK_WINDOW, *lowered(query, [F.col(n) for n in state_names(query)]))
 
 
-def batch_slide(query: Query, batch: int) -> int:
-    """Panes from one batch to the next: B slides of the window that slides furthest."""
-    return batch * max(w.slide for w in query.panes.in_panes())
+def direct(query: Query, strategy: Strategy) -> bool:
+    """Whether Spark's own `window()` does it all: then each window is delivered as soon as it is complete."""
+    return query.native and (tumbling(query) or strategy.kind == "window")
+
+
+def layout(query: Query, strategy: Strategy) -> Batches:
+    """The windows that are delivered together: those that end within B slides of the window that slides furthest."""
+    windows = query.panes.in_panes()
+    return Batches.over(windows, strategy.batch * max(w.slide for w in windows))
 
 
 def user_window(query: Query, spark_window: Column) -> Column:
@@ -104,12 +113,12 @@ def _panes(query: Query, source: DataFrame) -> DataFrame:
 
 def _collected(panes: DataFrame, query: Query, batches: Batches) -> DataFrame:
     size, origin = query.panes.size, query.panes.origin
-    outer = Window(batches.size * size, batches.slide * size, origin)
+    outer = Window(batches.size * size, batches.slide * size, origin + batches.origin * size)
     batch = _spark_window(F.window_time(PANE), outer).alias(BATCH)
     pane_id = floordiv(F.unix_micros(F.col(PANE)["start"]) - origin, size)
     gathered = panes.groupBy(*keys_of(query), batch).agg(F.collect_list(pane_struct(query, pane_id)).alias(PANES))
     start = F.unix_micros(F.col(BATCH)["start"])
-    return gathered.select(*keys_of(query), floordiv(start - origin, outer.slide).alias(BATCH), PANES)
+    return gathered.select(*keys_of(query), last_window(start, outer, floordiv).alias(BATCH), PANES)
 
 
 def _direct(query: Query, source: DataFrame, window: Window) -> DataFrame:

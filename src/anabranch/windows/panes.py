@@ -4,10 +4,10 @@
 window falls on an edge of a pane, so a window is a run of whole panes, and several windows of different length share
 one set of panes.
 
-**Batches** say which windows one worker evaluates: those that start in one stretch of the time line,
-``[k*slide, (k+1)*slide)`` in panes. It needs the panes of that stretch and those that follow up to the end of the
-last window. With one window and B windows per batch this is the batch-window of paper 1; with several it is the
-fan-out rule of paper 4.
+**Batches** say which windows one worker evaluates: those that end in one stretch of the time line. It needs the panes
+of that stretch and those before it, back to the start of the longest window. With one window and B windows per batch
+this is the batch-window of paper 1. Several windows are brought together at their ends, so that on a stream a short one
+need not wait for a long one that started with it.
 
 **The ring** is the batch layout for an aggregate without a key: n = ceil((w-s)/s) windows per node, so that what a
 node needs beyond its own panes comes from one neighbour only.
@@ -74,22 +74,43 @@ class Panes:
 
 @dataclass(frozen=True)
 class Batches:
-    """Which windows are evaluated together: those that start in ``[k*slide, (k+1)*slide)``, counted in panes."""
+    """Which windows are evaluated together, counted in panes: batch k takes the panes of one stretch,
+    ``[origin + k*slide, origin + k*slide + size)``, and evaluates the windows that end in its last `slide` panes.
+    """
 
     slide: int
     size: int
+    origin: int = 0
 
     @classmethod
     def over(cls, windows: Sequence[PaneWindow], slide: int) -> Batches:
-        """Batches of that slide, just long enough for every window that starts in them."""
-        # From the begin of some batch, a window's starts are offset + multiples of gcd(its slide, the batch's slide): so
-        # far from a batch's end is the last possible start.
-        steps = [(w, math.gcd(w.slide, slide)) for w in windows]
-        return cls(slide, slide + max(w.size - step + w.offset % step for w, step in steps))
+        """Batches of that slide, just long enough for every window that ends in them.
+
+        They are aligned to the ends of the longest window. If `slide` is B of its slides, batch k is the paper's
+        batch-window: it holds the windows kB .. kB+B-1.
+        """
+        longest = max(windows, key=lambda w: w.size)
+        boundary = longest.offset + longest.size - longest.slide
+        reach = 0
+        for w in windows:
+            # Last panes of windows lie `step` apart, seen from a batch's boundary: this is how far from it the first is.
+            step = math.gcd(w.slide, slide)
+            first = (w.offset + w.size - 1 - boundary) % step
+            reach = max(reach, w.size - 1 - first)
+        return cls(slide, slide + reach, boundary - reach)
 
     def as_window(self) -> Window:
         """The batch as a window over pane ids, for the closed forms of `ids`."""
-        return Window(self.size, self.slide)
+        return Window(self.size, self.slide, self.origin)
+
+    def first_start(self, batch: Ids, window: PaneWindow) -> Ids:
+        """The first pane where a window of the batch may start; the last is `slide` - 1 panes later."""
+        return batch * self.slide + (self.origin + self.size - self.slide - window.size + 1)
+
+    def longest_wait(self, window: PaneWindow) -> int:
+        """How many panes after a window its batch may end."""
+        step = math.gcd(window.slide, self.slide)
+        return self.slide - step + (self.origin + self.size - window.offset - window.size) % step
 
     @property
     def replication(self) -> float:

@@ -1,0 +1,98 @@
+"""What a run of the demo found: everything that the tables, the page and the picture show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from anabranch.demo.live import Replay
+from anabranch.demo.queries import LENGTHS, SLIDE_S, Grid, grid, seconds_of
+from anabranch.demo.race import Lane, Peer, Timing
+from anabranch.demo.traffic import BEGIN, SEGMENT_KM, Reports, Traffic
+
+
+@dataclass(frozen=True)
+class SlowSegment:
+    """A segment at the end of the hour, its mean speed over each window length."""
+
+    segment: int
+    speeds: tuple[float, ...]
+    reports: int
+
+    @property
+    def km(self) -> float:
+        return self.segment * SEGMENT_KM
+
+
+@dataclass(frozen=True)
+class DemoResult:
+    """The numbers of one run.
+
+    `agree` says that all windows were equal: those of Spark's `window()` on its slice, and those of the stream.
+    """
+
+    traffic: Traffic
+    reports: Reports
+    null_times: int
+    """Reports without a time, as Spark counted them while the query ran."""
+    stream: Replay
+    stream_agrees: bool
+    lanes: tuple[Lane, ...]
+    """One per window length."""
+    together: Lane
+    """All window lengths: one query here, one after the other there."""
+    peer: Peer
+    ours_on_slice: Timing
+    slice_agrees: bool
+    windows: pa.Table
+    explanation: str
+    seconds: float
+    """What the run took, from the first line to the last result."""
+    page: Path
+    picture: Path | None
+    """Absent without matplotlib."""
+
+    _grids: dict[str, Grid] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def agree(self) -> bool:
+        return self.slice_agrees and self.stream_agrees
+
+    @property
+    def rows(self) -> int:
+        return self.reports.rows
+
+    def grid(self, length: str) -> Grid:
+        """Mean speeds by segment and time, for the pictures."""
+        if length not in self._grids:
+            self._grids[length] = grid(self.windows, length, self.traffic.minutes)
+        return self._grids[length]
+
+    @property
+    def restless(self) -> int:
+        """The segment whose speed changes most from minute to minute: there the window length matters most."""
+        speeds = self.grid(LENGTHS[0])
+        known = np.isfinite(speeds).mean(axis=1) > 0.9
+        spread = np.nanstd(np.nan_to_num(np.diff(speeds[:, :: 60 // SLIDE_S], axis=1)), axis=1)
+        return int(np.argmax(np.where(known, spread, -1.0)))
+
+    def slowest(self, count: int = 6) -> list[SlowSegment]:
+        """The slowest segments at the end, by the shortest window."""
+        end = (int(BEGIN.timestamp()) + self.traffic.minutes * 60) * 1_000_000
+        last = self.windows.filter(pc.equal(self.windows["end"], end)).to_pylist()
+        found = {(row["seg"], row["length_s"]): row for row in last}
+        lengths = [seconds_of(length) for length in LENGTHS]
+        here = sorted(
+            (row for (_, length), row in found.items() if length == lengths[0]), key=lambda row: (row["speed"], row["seg"])
+        )
+        return [
+            SlowSegment(row["seg"], tuple(found[row["seg"], length]["speed"] for length in lengths), row["reports"])
+            for row in here[:count]
+        ]
+
+
+

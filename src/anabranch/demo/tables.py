@@ -1,0 +1,86 @@
+"""The tables at the end of the demo."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.table import Table
+
+from anabranch.demo.queries import LENGTHS, SLIDE
+from anabranch.demo.race import Timing
+from anabranch.demo.result import DemoResult
+from anabranch.demo.terminal import clock
+
+
+def rate(timing: Timing) -> str:
+    """Rows per second, in three digits."""
+    return short(timing.rate)
+
+
+def short(number: float) -> str:
+    """A number in three digits: 12.3 k, 1.23 M."""
+    for limit, unit in ((1e6, " M"), (1e3, " k")):
+        if number >= limit:
+            return f"{_digits(number / limit)}{unit}"
+    return _digits(number)
+
+
+def times(ratio: float) -> str:
+    """How many times faster."""
+    return f"{_digits(ratio)} ×"
+
+
+def _digits(number: float) -> str:
+    return f"{number:.0f}" if number >= 99.5 else f"{number:.1f}" if number >= 9.95 else f"{number:.2f}"
+
+
+def race_table(result: DemoResult) -> Table:
+    """A row per window length: both sides' times and rates."""
+    piece = result.peer.slice
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        title=f"Sliding speeds, every {SLIDE}",
+        title_style="bold",
+        title_justify="left",
+        caption=(
+            f"Anabranch over all {result.rows:,} reports; Spark's window() over {piece.rows:,} of them (all of "
+            f"{len(piece.segments)} segments). Over the same {piece.rows:,}: Anabranch {result.ours_on_slice.seconds:.1f} s, "
+            f"Spark's window() {result.peer.total.seconds:.1f} s."
+        ),
+        caption_justify="left",
+    )
+    table.add_column("window")
+    for heading in ("delivered", "Anabranch", "reports/s", "Spark's window()", "reports/s", "faster"):
+        table.add_column(heading, justify="right")
+    for lane in (*result.lanes, result.together):
+        last = lane is result.together
+        table.add_row(
+            lane.label,
+            f"{lane.windows:,}",
+            f"{lane.ours.seconds:.1f} s",
+            f"[bold]{rate(lane.ours)}[/]",
+            f"{lane.spark.seconds:.1f} s",
+            rate(lane.spark),
+            f"[bold green]{times(lane.ratio)}[/]",
+            style="bold" if last else "",
+        )
+        if lane is result.lanes[-1]:
+            table.add_section()
+    return table
+
+
+def slowest_table(result: DemoResult) -> Table:
+    """Where it is slowest at the end."""
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        title=f"Slowest segments at {clock(result.traffic.minutes * 60)}, mean km/h over the last ...",
+        title_style="bold",
+        title_justify="left",
+    )
+    table.add_column("segment", justify="right")
+    table.add_column("km", justify="right")
+    for length in LENGTHS:
+        table.add_column(length, justify="right")
+    table.add_column("reports in the last minute", justify="right")
+    for slow in result.slowest():
+        table.add_row(str(slow.segment), f"{slow.km:.2f}", *(f"{s:.0f}" for s in slow.speeds), f"{slow.reports:,}")
+    return table

@@ -1,0 +1,129 @@
+"""What the demo shows in a terminal: phases, the waterfall of speeds, the tables."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import cache
+
+import numpy as np
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.style import Style
+from rich.text import Text
+
+from anabranch.demo.colours import palette, to_bytes
+from anabranch.demo.queries import SLIDE_S, Grid
+from anabranch.demo.traffic import BEGIN, FREE_SPEED, SEGMENTS
+
+_PALETTE = palette()
+_CLOCK = 6
+"""Characters of the time at the left of a waterfall, and a blank."""
+
+
+def clock(seconds: float) -> str:
+    """The time of day, that many seconds after the reports began."""
+    return f"{BEGIN + timedelta(seconds=seconds):%H:%M}"
+
+
+@dataclass
+class Phase:
+    """One step of the demo, while it runs; set `done` to what is to be said of it afterwards."""
+
+    doing: str
+    done: str = ""
+    began: float = field(default_factory=time.perf_counter)
+    _spinner: Spinner = field(default_factory=lambda: Spinner("dots", style="cyan"))
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self.began
+
+    def __rich__(self) -> Text:
+        line = Text.assemble(self._spinner.render(time.monotonic()), " ", Text.from_markup(self.doing))
+        return line.append(f"  {self.seconds:.0f} s", style="dim")
+
+
+@contextmanager
+def phase(console: Console, doing: str) -> Iterator[Phase]:
+    """Show a spinner while the body runs, and one line when it has ended well."""
+    step = Phase(doing)
+    with Live(step, console=console, refresh_per_second=10, transient=True):
+        yield step
+    finish(console, step)
+
+
+def finish(console: Console, step: Phase) -> None:
+    """The line of a phase that has ended."""
+    console.print(f"[green]✓[/] {step.done or step.doing}  [dim]{step.seconds:.1f} s[/]", highlight=False)
+
+
+@dataclass
+class Waterfall:
+    """The road from left to right, time downwards, a colour per mean speed.
+
+    A character shows two moments: its upper half the earlier, its lower half the later.
+    """
+
+    cells: Grid
+    reached: int = 0
+    """How many columns of the grid are known."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        lines = max(4, min(30, options.size.height - 8))
+        step = self._step(lines)
+        width = max(10, min(SEGMENTS, options.max_width - _CLOCK - 1))
+        moments = list(range(step - 1, self.cells.shape[1], step))
+        yield self._legend(width)
+        for upper, lower in zip(moments[::2], [*moments[1::2], None], strict=False):
+            yield self._line(upper, lower, width)
+
+    def _step(self, lines: int) -> int:
+        """Slides from one moment to the next: a whole number of minutes, so that all lines fit."""
+        minute = 60 // SLIDE_S
+        minutes = max(1, self.cells.shape[1] // minute)
+        return minute * -(-minutes // (2 * lines))
+
+    def _legend(self, width: int) -> Text:
+        scale = Text(" " * _CLOCK + "0 ", style="dim")
+        for byte in to_bytes(np.linspace(0, FREE_SPEED, 16)).tolist():
+            scale.append("█", _style(byte))
+        left = scale.append(f" {FREE_SPEED:.0f} km/h", style="dim")
+        right = "cars drive this way →"
+        return left.append(right.rjust(max(1, width + _CLOCK - len(left))), style="dim")
+
+    def _line(self, upper: int, lower: int | None, width: int) -> Text:
+        line = Text(f"{clock((upper + 1) * SLIDE_S)} ", style="dim", no_wrap=True)
+        if upper >= self.reached:
+            return line
+        top = to_bytes(_binned(self.cells[:, upper], width))
+        unknown = lower is None or lower >= self.reached
+        bottom = [None] * width if unknown else to_bytes(_binned(self.cells[:, lower], width)).tolist()
+        for above, below in zip(top.tolist(), bottom, strict=True):
+            line.append("▀", _style(above, below))
+        return line
+
+
+def _binned(speeds: Grid, width: int) -> Grid:
+    """As many values as there are characters."""
+    if width >= SEGMENTS:
+        return speeds
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a piece of the road without any report stays NaN
+        return np.array([np.nanmean(part) for part in np.array_split(speeds, width)])
+
+
+@cache
+def _style(above: int, below: int | None = None) -> Style:
+    """The style of half a block, from the bytes of two speeds."""
+    return Style(color=_hex(above), bgcolor=None if below is None else _hex(below))
+
+
+def _hex(byte: int) -> str:
+    red, green, blue = _PALETTE[byte]
+    return f"#{red:02x}{green:02x}{blue:02x}"

@@ -1,0 +1,101 @@
+"""The command, as a user types it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from rich.console import Console
+from typer.testing import CliRunner
+
+from anabranch import __version__, cli
+from anabranch.bench.report import Measured, print_json, show, show_ratios
+
+
+def run(*arguments: str) -> str:
+    result = CliRunner().invoke(cli.app, list(arguments), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_version() -> None:
+    assert run("--version").strip() == f"anabranch {__version__}"
+
+
+@pytest.mark.parametrize(
+    "command", [["--help"], ["demo", "--help"], ["explain", "--help"], ["bench", "windows", "--help"]]
+)
+def test_help_teaches(command: list[str]) -> None:
+    assert "Usage" in run(*command)
+
+
+def test_explain_needs_no_file(spark: SparkSession) -> None:
+    shown = run("explain", "--size", "30 min", "--size", "5 min", "--agg", "avg:v", "--agg", "count", "--sample", "0.5")
+    assert "windows     30 min / 1 s, 5 min / 1 s" in shown
+    assert "-> " in shown and "pane" in shown
+    assert "a sample of 50.00%" in shown
+    assert "Exchange hashpartitioning" in shown
+
+
+def test_explain_reads_a_file(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    spark.sql("SELECT timestamp_seconds(id) AS at, id AS n FROM range(10)").write.parquet(str(path))
+    shown = run(
+        "explain", str(path), "--time", "at", "--size", "4 s", "--agg", "max:n", "--strategy", "batch", "--batch", "3"
+    )
+    assert "strategy    batch, B = 3, as asked" in shown
+    assert "none: batches of panes go round a ring" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "hint"),
+    [
+        (["explain", "--agg", "mean:v"], "there is no aggregate 'mean'", "take one of count"),
+        (["explain", "--agg", "avg"], "avg needs a column", 'write "avg:column"'),
+        (["explain", "nowhere.parquet"], "there is no file nowhere.parquet", "name a Parquet file"),
+        (["explain", "--size", "soon"], "'soon' is not a duration", "30 minutes"),
+        (["explain", "--time", "tt"], "there is no column 'tt'", "did you mean 't'"),
+    ],
+)
+def test_errors_are_for_people(
+    spark: SparkSession,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    message: str,
+    hint: str,
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["anabranch", *arguments])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    shown = " ".join(capsys.readouterr().err.split())
+    assert end.value.code == 1
+    assert message in shown and hint in shown
+    assert "Traceback" not in shown
+
+
+def test_a_benchmark_prints_a_table_and_json_last(capsys: pytest.CaptureFixture[str]) -> None:
+    measured = [
+        Measured("pane", "size 100 s", rows=1000, seconds=0.5, delivered=200),
+        Measured("window", "size 1 s", 10, 2.0),
+    ]
+    console = Console(width=120)
+    show(console, "dense", measured)
+    show_ratios(console, {"speedup": 400.0}, {"speedup": 20.0})
+    print_json({"speedup": 400.0}, {"dense": measured}, quick=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert any("2,000" in line and "400" in line for line in lines)  # rows/s and delivered/s
+    last = json.loads(lines[-1])
+    assert last["speedup"] == 400.0 and last["quick"] is True
+    assert last["table"][0] == {
+        "data": "dense",
+        "name": "pane",
+        "setting": "size 100 s",
+        "rows": 1000,
+        "seconds": 0.5,
+        "rows_per_second": 2000,
+        "delivered_per_second": 400,
+    }
