@@ -19,11 +19,13 @@ from tests.spark.streams import Feed
 
 
 def windows(spark: SparkSession, folder: Path, strategy: str = "pane") -> DataFrame:
-    """The query: native and user-defined aggregates, batches of three windows."""
+    """The query: batches of three windows; with panes a user-defined aggregate as well."""
     rows = ab.stream(Feed(folder).stream(spark), time="at", watermark="4 s").window(size="7 s", slide="2 s").by("key")
-    word = ab.user_aggregate("value", init=str, incr=_longer, merge=_joined, final=str, returns="string")
-    query = rows.agg(n=ab.count(), total=ab.sum("value"), last=ab.last("value"), word=word)
-    return query.using(strategy, batch=3 if strategy == "batch" else 1, max_delay="4 s").to_df()
+    aggregates = {"n": ab.count(), "total": ab.sum("value"), "last": ab.last("value")}
+    if strategy == "pane":
+        word = ab.user_aggregate("value", init=str, incr=_longer, merge=_joined, final=str, returns="string")
+        aggregates["word"] = word
+    return rows.agg(**aggregates).using(strategy, max_delay="4 s").to_df()
 
 
 def write(frame: DataFrame, output: Path, checkpoint: Path) -> None:

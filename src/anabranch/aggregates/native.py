@@ -62,11 +62,14 @@ def avg(column: ColumnLike) -> Aggregate:
     def bind(inputs: Inputs) -> Bound:
         value, kind = _numeric("avg", inputs), inputs.types[0]
         if isinstance(kind, DecimalType):
-            result: DataType = _bounded_decimal(kind.precision + 4, kind.scale + 4)
-        else:
-            value, result = value.cast("double"), DoubleType()
+            # Divided in the fold: Spark's division of two decimals keeps fewer digits than its own average.
+            result = _bounded_decimal(kind.precision + 4, kind.scale + 4)
+            total = F.struct(F.sum(value).alias("sum"), F.count(value).alias("n"))
+            mean = State(total, folds.DecimalMean(result.precision, result.scale), result=result)
+            return Bound((mean,), _first, F.avg(value))
+        value = value.cast("double")
         states = (State(F.sum(value), _SUM, F.sum), State(F.count(value), _SUM, F.sum))
-        return Bound(states, lambda s: F.when(s[1] > 0, (s[0] / s[1]).cast(result)), F.avg(value))
+        return Bound(states, lambda s: F.when(s[1] > 0, s[0] / s[1]), F.avg(value))
 
     return Aggregate("avg", (column,), bind, invertible=True)
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.listener import StreamingQueryProgress
+from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
@@ -24,6 +24,7 @@ LENGTH = LENGTHS[0]
 """The window of the live part: the shortest shows most, and is complete soonest."""
 
 _POLL_S = 0.1
+_BAR = 10
 
 
 @dataclass(frozen=True)
@@ -78,12 +79,11 @@ class _Screen:
     def line(self) -> Text:
         """The progress line."""
         share = self.rows / self.expected
-        bar = "━" * round(24 * share)
+        bar = "━" * min(_BAR, round(_BAR * share))
         return Text.assemble(
-            self.phase.__rich__(), "  ", (bar, "cyan"), ("━" * (24 - len(bar)), "bright_black"),
-            f"  {clock(self.waterfall.reached * SLIDE_S)}", ("  road time  ", "dim"),
-            f"{self.rows:,}", ("  reports  ", "dim"), f"{self.delivered:,}", ("  windows  ", "dim"),
-            f"{self.rate:,.0f}", ("  reports/s", "dim"),
+            self.phase.__rich__(), "  ", (bar, "cyan"), ("━" * (_BAR - len(bar)), "bright_black"),
+            f"  {clock(self.waterfall.reached * SLIDE_S)}", f"  {self.rows:,}", (" reports  ", "dim"),
+            f"{self.delivered:,}", (" windows  ", "dim"), f"{self.rate:,.0f}", ("/s", "dim"), no_wrap=True,
         )  # fmt: skip
 
     def __rich__(self) -> Group:
@@ -101,7 +101,7 @@ def replay(
     files = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", files_per_epoch).parquet(str(reports))
     # The reports come in the order of time, so none has to be waited for.
     speeds = flat(sliding_speeds(files, (LENGTH,), watermark="0 seconds").to_df())
-    step = Phase("Streaming the hour" if minutes == 60 else f"Streaming {minutes} minutes")
+    step = Phase("Streaming")
     screen = _Screen(step, Waterfall(np.full((SEGMENTS, columns(minutes)), np.nan)), rows)
 
     def sink(windows: DataFrame, epoch: int) -> None:

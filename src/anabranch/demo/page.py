@@ -30,7 +30,7 @@ _TEMPLATE = Path(__file__).with_name("page.html")
 # The heat maps, in units of the drawing.
 _WIDTH, _LEFT, _RIGHT = 1120, 46, 84
 _MAP_WIDTH = _WIDTH - _LEFT - _RIGHT
-_MAP_HEIGHT, _MAP_GAP, _MAP_TOP = 190, 34, 26
+_MAP_HEIGHT, _MAP_GAP, _MAP_TOP = 190, 52, 26
 
 
 def write(result: DemoResult, path: Path) -> Path:
@@ -90,7 +90,6 @@ def _values(result: DemoResult) -> dict[str, str]:
         "slice_spark": f"{result.peer.total.seconds:.1f}",
         "compared": f"{len(result.peer.results):,}",
         "slice_verdict": _verdict(result.slice_agrees),
-        "stream_rate": short(result.stream.rate),
         "stream_seconds": f"{result.stream.seconds:.0f}",
         "stream_epochs": str(result.stream.epochs),
         "stream_windows": f"{len(result.stream.windows):,}",
@@ -115,17 +114,19 @@ def _verdict(agrees: bool) -> str:
 
 def _sight(result: DemoResult) -> str:
     """What one sees, in the run's own numbers."""
-    jam = FREE_SPEED / 4
-    shares = [f"{np.nanmean(result.grid(length) < jam):.0%}" for length in LENGTHS]
+    half = columns(result.traffic.minutes) // 2
+    places = [result.grid(length)[result.restless, half:] for length in LENGTHS]
+    short_swing, long_swing = (f"{np.nanmin(p):.0f} and {np.nanmax(p):.0f} km/h" for p in (places[0], places[-1]))
     incidents = " and ".join(
         f"{clock(i.begin_s)} at km {i.segment * SEGMENT_KM:.1f} ({escape(i.what)})" for i in result.traffic.incidents
     )
     return (
-        f"A dark road is free, a glowing one stands. Near the end of the road two streams of cars merge, and from there "
+        "A dark road is free, a glowing one stands. Near the end of the road two streams of cars merge, and from there "
         f"stop-and-go waves run upstream, against the traffic. Two accidents, {incidents}, each send a jam upstream "
         f"that outlives its cause. In windows of {LENGTHS[0]} every wave is there; {LENGTHS[1]} blur them to one jam; "
-        f"{LENGTHS[2]} show a jam when it is long gone. Cells below {jam:.0f} km/h: {shares[0]} of the shortest windows, "
-        f"{shares[1]}, and {shares[2]} of the longest."
+        f"{LENGTHS[2]} still show a jam when it is long gone. At km {result.restless * SEGMENT_KM:.2f} (◂), in the "
+        f"second half, the speed over {LENGTHS[0]} swings between {short_swing}, that over {LENGTHS[2]} between "
+        f"{long_swing}."
     )
 
 
@@ -158,7 +159,8 @@ def _map(result: DemoResult, length: str, top: float) -> Iterable[str]:
     road = SEGMENTS * SEGMENT_KM
     for km in range(0, int(road) + 1, 5):
         y = bottom - km / road * _MAP_HEIGHT
-        yield f'<text class="tick" x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{km}{" km" if km == road else ""}</text>'
+        unit = " km" if km == road else ""
+        yield f'<text class="tick" x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{km}{unit}</text>'
     yield from _time_ticks(minutes, bottom, _LEFT, _MAP_WIDTH)
     for incident in result.traffic.incidents:
         y = bottom - (incident.segment + 0.5) / SEGMENTS * _MAP_HEIGHT
@@ -166,7 +168,8 @@ def _map(result: DemoResult, length: str, top: float) -> Iterable[str]:
         yield f'<line class="mark" x1="{x:.1f}" x2="{until:.1f}" y1="{y:.1f}" y2="{y:.1f}"/>'
         yield f'<path class="mark" d="M{x - 5:.1f} {y - 5:.1f}l10 10m0 -10l-10 10"/>'
         if length == LENGTHS[0]:
-            yield f'<text class="what" x="{x - 11:.1f}" y="{y + 4:.1f}" text-anchor="end">{escape(incident.what)}</text>'
+            what = escape(incident.what)
+            yield f'<text class="what" x="{x - 11:.1f}" y="{y + 4:.1f}" text-anchor="end">{what}</text>'
     here = bottom - (result.restless + 0.5) / SEGMENTS * _MAP_HEIGHT
     yield f'<path class="here" d="M{_LEFT + _MAP_WIDTH + 2} {here:.1f}l9 -5v10z"/>'
 
@@ -195,7 +198,8 @@ def _place(result: DemoResult) -> str:
     right, bottom = width - 10, height - 26
     segment = result.restless
     parts = [f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="speed at one place over time">']
-    parts.append(f'<text class="title" x="0" y="16">One place, three windows: km {segment * SEGMENT_KM:.2f} (◂ above)</text>')
+    title = f"One place, three windows: km {segment * SEGMENT_KM:.2f} (◂ above)"
+    parts.append(f'<text class="title" x="0" y="16">{title}</text>')
     for speed in range(0, int(FREE_SPEED) + 1, 40):
         y = bottom - speed / FREE_SPEED * (bottom - top)
         parts.append(f'<line class="grid" x1="{left}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>')
@@ -208,7 +212,7 @@ def _place(result: DemoResult) -> str:
         points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x, y, strict=True) if math.isfinite(b))
         thick = 1.2 if number == 0 else 2.2
         parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="{thick}"/>')
-        parts.append(f'<text x="{left + 6 + number * 90}" y="{top - 6}" fill="{colour}">{escape(length)}</text>')
+        parts.append(f'<text x="{left + 6 + number * 90}" y="{top - 6}" style="fill:{colour}">{escape(length)}</text>')
     return "\n".join([*parts, "</svg>"])
 
 
@@ -228,21 +232,27 @@ def _race(result: DemoResult) -> str:
     for power in range(low, math.floor(high) + 1):
         x = x_of(10.0**power)
         parts.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{bottom}"/>')
-        parts.append(f'<text class="tick" x="{x:.1f}" y="{bottom + 16}" text-anchor="middle">{short(10.0**power)}</text>')
+        parts.append(f'<text class="tick" x="{x:.1f}" y="{bottom + 16}" text-anchor="middle">{_power(power)}</text>')
     pitch = (bottom - top) / len(lanes)
     for number, lane in enumerate(lanes):
         y = top + number * pitch + 6
         bar = (pitch - 12) / 2
         for row, (timing, colour) in enumerate(((lane.ours, colours.OURS), (lane.spark, colours.THEIRS))):
-            at, length = y + row * bar, x_of(timing.rate) - left
-            parts.append(f'<rect x="{left}" y="{at:.1f}" width="{length:.1f}" height="{bar - 1.5:.1f}" rx="2" fill="{colour}"/>')
-            parts.append(f'<text class="tick" x="{left + length + 5:.1f}" y="{at + bar - 4:.1f}">{short(timing.rate)}</text>')
+            at, until = y + row * bar, x_of(timing.rate)
+            size = f'width="{until - left:.1f}" height="{bar - 1.5:.1f}"'
+            parts.append(f'<rect x="{left}" y="{at:.1f}" {size} rx="2" fill="{colour}"/>')
+            parts.append(f'<text class="tick" x="{until + 5:.1f}" y="{at + bar - 4:.1f}">{short(timing.rate)}</text>')
         middle = y + bar + 4
         parts.append(f'<text x="{left - 8}" y="{middle:.1f}" text-anchor="end">{escape(lane.label)}</text>')
         parts.append(f'<text class="ratio" x="{width}" y="{middle:.1f}" text-anchor="end">{times(lane.ratio)}</text>')
-    parts.append(f'<text x="{left}" y="{top - 6}" fill="{colours.OURS}">Anabranch</text>')
-    parts.append(f'<text x="{left + 84}" y="{top - 6}" fill="{colours.THEIRS}">Spark\'s window()</text>')
+    parts.append(f'<text x="{left}" y="{top - 6}" style="fill:{colours.OURS}">Anabranch</text>')
+    parts.append(f'<text x="{left + 84}" y="{top - 6}" style="fill:{colours.THEIRS}">Spark\'s window()</text>')
     return "\n".join([*parts, "</svg>"])
+
+
+def _power(power: int) -> str:
+    """A power of ten as the label of an axis."""
+    return f"{10 ** (power % 3)}{('', ' k', ' M', ' G')[power // 3]}" if 0 <= power < 12 else f"1e{power}"
 
 
 def _race_rows(result: DemoResult) -> str:

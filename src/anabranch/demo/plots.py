@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -36,10 +36,10 @@ def write(result: DemoResult, path: Path) -> Path:
     from matplotlib.figure import Figure
 
     with rc_context(_style()):
-        figure = Figure(figsize=(16, 13.5), dpi=110)
+        figure = Figure(figsize=(16, 14), dpi=110)
         layout = figure.add_gridspec(
-            4, 3, height_ratios=(1, 1, 1, 1.15), width_ratios=(1.5, 1.5, 0.05), left=0.055, right=0.94, top=0.885,
-            bottom=0.06, hspace=0.36, wspace=0.2,
+            4, 3, height_ratios=(1, 1, 1, 1.15), width_ratios=(1.5, 1.5, 0.05), left=0.055, right=0.94, top=0.87,
+            bottom=0.06, hspace=0.36, wspace=0.24,
         )  # fmt: skip
         _title(figure, result)
         image = None
@@ -48,14 +48,14 @@ def write(result: DemoResult, path: Path) -> Path:
         assert image is not None
         bar = figure.colorbar(image, cax=figure.add_subplot(layout[:3, 2]))
         bar.set_label("mean speed, km/h")
-        bar.outline.set_visible(False)  # type: ignore[operator]
+        bar.outline.set_visible(False)
         _one_place(figure.add_subplot(layout[3, 0]), result)
         _race(figure.add_subplot(layout[3, 1:]), result)
         figure.savefig(path)
     return path
 
 
-def _style() -> dict[str, object]:
+def _style() -> dict[Any, Any]:
     return {
         "font.family": "sans-serif",
         "font.size": 11,
@@ -76,14 +76,17 @@ def _style() -> dict[str, object]:
 
 
 def _title(figure: Figure, result: DemoResult) -> None:
-    figure.text(0.055, 0.962, "How fast is the road, over the last 1, 5 and 15 minutes?", fontsize=22, weight="bold")
+    figure.text(0.055, 0.960, "How fast is the road, over the last 1, 5 and 15 minutes?", fontsize=22, weight="bold")
     figure.text(
         0.055,
-        0.930,
-        f"{result.rows:,} position reports, {len(result.windows):,} windows, a new one every {SLIDE}. A jam glows, and "
-        "wanders upstream (down). Short windows show every stop-and-go wave; long ones only the jam.",
+        0.948,
+        f"{result.rows:,} position reports, {len(result.windows):,} windows, a new one every {SLIDE}. "
+        "Cars drive upwards; a jam glows, and wanders down, against the traffic.\n"
+        "Short windows show every stop-and-go wave, long ones only the jam, and that long after it is gone.",
         fontsize=13,
         color=colours.FAINT,
+        va="top",
+        linespacing=1.5,
     )
 
 
@@ -113,7 +116,8 @@ def _heat_map(axes: Axes, result: DemoResult, length: str) -> AxesImage:
                 color=colours.MARK, fontsize=11,
             )  # fmt: skip
     here = (result.restless + 0.5) * SEGMENT_KM
-    axes.plot(1.004, here, marker="<", color=colours.INK, markersize=7, transform=axes.get_yaxis_transform(), clip_on=False)
+    at_the_edge = axes.get_yaxis_transform()
+    axes.plot(1.004, here, marker="<", color=colours.INK, markersize=7, transform=at_the_edge, clip_on=False)
     return image
 
 
@@ -151,12 +155,12 @@ def _race(axes: Axes, result: DemoResult) -> None:
                 short(timing.rate), (timing.rate, number + offset), (5, 0), textcoords="offset points", va="center"
             )
         axes.annotate(
-            f"{times(lane.ratio)} faster", (1, number), (-2, 0), xycoords=("axes fraction", "data"),
+            times(lane.ratio), (1, number), (-2, 0), xycoords=("axes fraction", "data"),
             textcoords="offset points", va="center", ha="right", weight="bold", fontsize=12,
         )  # fmt: skip
     axes.set_xscale("log")
     rates = [timing.rate for lane in lanes for timing in (lane.ours, lane.spark)]
-    axes.set_xlim(10 ** np.floor(np.log10(min(rates)) - 0.3), 10 ** (np.log10(max(rates)) + 1.1))
+    axes.set_xlim(10 ** np.floor(np.log10(min(rates)) - 0.3), 10 ** (np.log10(max(rates)) + 1.5))
     axes.set_yticks(range(len(lanes)), [lane.label for lane in lanes])
     axes.invert_yaxis()
     axes.grid(axis="x")

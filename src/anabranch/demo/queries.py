@@ -44,7 +44,10 @@ RESULT = pa.schema(
 )
 """Of the results, from either side: times in microseconds, so that they compare exactly."""
 
-def sliding_speeds(reports: DataFrame, lengths: Sequence[str] = LENGTHS, *, watermark: str | None = None) -> ab.Aggregation:
+
+def sliding_speeds(
+    reports: DataFrame, lengths: Sequence[str] = LENGTHS, *, watermark: str | None = None
+) -> ab.Aggregation:
     """The question through Anabranch. All lengths share one set of panes."""
     return (
         ab.stream(reports, time="time", watermark=watermark)

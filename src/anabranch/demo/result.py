@@ -86,13 +86,9 @@ class DemoResult:
         last = self.windows.filter(pc.equal(self.windows["end"], end)).to_pylist()
         found = {(row["seg"], row["length_s"]): row for row in last}
         lengths = [seconds_of(length) for length in LENGTHS]
-        here = sorted(
-            (row for (_, length), row in found.items() if length == lengths[0]), key=lambda row: (row["speed"], row["seg"])
-        )
+        here = [row for row in last if row["length_s"] == lengths[0]]
+        here.sort(key=lambda row: (row["speed"], row["seg"]))
         return [
             SlowSegment(row["seg"], tuple(found[row["seg"], length]["speed"] for length in lengths), row["reports"])
             for row in here[:count]
         ]
-
-
-

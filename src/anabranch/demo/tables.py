@@ -12,8 +12,8 @@ from anabranch.demo.terminal import clock
 
 
 def rate(timing: Timing) -> str:
-    """Rows per second, in three digits."""
-    return short(timing.rate)
+    """Reports per second, in three digits."""
+    return f"{short(timing.rate)}/s"
 
 
 def short(number: float) -> str:
@@ -43,23 +43,21 @@ def race_table(result: DemoResult) -> Table:
         title_justify="left",
         caption=(
             f"Anabranch over all {result.rows:,} reports; Spark's window() over {piece.rows:,} of them (all of "
-            f"{len(piece.segments)} segments). Over the same {piece.rows:,}: Anabranch {result.ours_on_slice.seconds:.1f} s, "
-            f"Spark's window() {result.peer.total.seconds:.1f} s."
+            f"{len(piece.segments)} segments). Over the same {piece.rows:,}: Anabranch "
+            f"{result.ours_on_slice.seconds:.1f} s, Spark's window() {result.peer.total.seconds:.1f} s."
         ),
         caption_justify="left",
     )
-    table.add_column("window")
-    for heading in ("delivered", "Anabranch", "reports/s", "Spark's window()", "reports/s", "faster"):
-        table.add_column(heading, justify="right")
+    table.add_column("window", no_wrap=True)
+    for heading in ("delivered", "Anabranch", "Spark's window()", "faster"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for lane in (*result.lanes, result.together):
         last = lane is result.together
         table.add_row(
             lane.label,
             f"{lane.windows:,}",
-            f"{lane.ours.seconds:.1f} s",
-            f"[bold]{rate(lane.ours)}[/]",
-            f"{lane.spark.seconds:.1f} s",
-            rate(lane.spark),
+            f"[dim]{lane.ours.seconds:.1f} s[/]  [bold]{rate(lane.ours)}[/]",
+            f"[dim]{lane.spark.seconds:.1f} s[/]  {rate(lane.spark)}",
             f"[bold green]{times(lane.ratio)}[/]",
             style="bold" if last else "",
         )
@@ -80,7 +78,7 @@ def slowest_table(result: DemoResult) -> Table:
     table.add_column("km", justify="right")
     for length in LENGTHS:
         table.add_column(length, justify="right")
-    table.add_column("reports in the last minute", justify="right")
+    table.add_column("reports", justify="right")
     for slow in result.slowest():
         table.add_row(str(slow.segment), f"{slow.km:.2f}", *(f"{s:.0f}" for s in slow.speeds), f"{slow.reports:,}")
     return table

@@ -45,7 +45,8 @@ class Phase:
         return time.perf_counter() - self.began
 
     def __rich__(self) -> Text:
-        line = Text.assemble(self._spinner.render(time.monotonic()), " ", Text.from_markup(self.doing))
+        spin = self._spinner.render(time.monotonic())
+        line = Text.assemble(spin if isinstance(spin, Text) else "", " ", Text.from_markup(self.doing))
         return line.append(f"  {self.seconds:.0f} s", style="dim")
 
 
@@ -86,7 +87,7 @@ class Waterfall:
     def _step(self, lines: int) -> int:
         """Slides from one moment to the next: a whole number of minutes, so that all lines fit."""
         minute = 60 // SLIDE_S
-        minutes = max(1, self.cells.shape[1] // minute)
+        minutes: int = max(1, self.cells.shape[1] // minute)
         return minute * -(-minutes // (2 * lines))
 
     def _legend(self, width: int) -> Text:

@@ -104,7 +104,7 @@ def simulate(minutes: int, seed: int) -> Traffic:
     random = np.random.default_rng(seed)
     incidents = _incidents(minutes, random)
     steps = int((minutes * 60 + _WARM_UP_S) / STEP_S)
-    seconds = np.arange(steps) * STEP_S - _WARM_UP_S
+    seconds: Floats = np.arange(steps, dtype=np.float64) * STEP_S - _WARM_UP_S
     capacity = _capacities(seconds, minutes, incidents, random)
     density = _flow(capacity, _rush(seconds, minutes))[seconds >= 0]
     return Traffic(minutes, density, _speed(density), incidents)

@@ -69,7 +69,7 @@ class TimeColumn:
             return self.column
         if self.kind is TimeKind.TIMESTAMP:
             return F.unix_micros(self.column)
-        # A timestamp without a time zone counts as UTC, as in Spark's `window()`. The difference of two of them is exact;
+        # A timestamp without a time zone counts as UTC, as in Spark's `window()`. The difference of two is exact, while
         # `timestamp_diff` would pass through the session's time zone, and move the hour that summer time leaves out.
         seconds = (self.column - _ntz_epoch()).cast("interval second").cast("decimal(18, 6)")
         return (seconds * 1_000_000).cast("bigint")

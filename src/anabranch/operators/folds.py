@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from decimal import Context, Decimal
+from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any, ClassVar
 
 import datasketches
@@ -88,15 +88,28 @@ class Sum(Fold):
 
     def _decimals(self, states: pa.Array, runs: Runs, valid: NDArray[np.bool_]) -> pa.Array:
         values = [Decimal(0) if v is None else v for v in states.to_pylist()]
-        # Python rounds to 28 digits unless told otherwise; Spark's decimals have up to 38, and a sum may have more.
-        sums = fold_objects(values, runs.lo, runs.hi, Context(prec=76).add)
-        try:
-            return pa.array(sums, type=states.type, mask=~runs.any_valid(valid))
-        except pa.ArrowInvalid as error:
-            raise ArithmeticOverflowError(
-                f"the sum of a window does not fit {states.type}",
-                hint="cast the column to a wider decimal or to double",
-            ) from error
+        sums = fold_objects(values, runs.lo, runs.hi, _EXACT.add)
+        known = runs.any_valid(valid).tolist()
+        return _decimal_array([s if k else None for s, k in zip(sums, known, strict=True)], states.type, "sum")
+
+
+@dataclass(frozen=True)
+class DecimalMean(Fold):
+    """The mean of decimals from (sum, count), as a decimal with that many places."""
+
+    precision: int
+    scale: int
+    invertible = True
+
+    def __call__(self, states: pa.Array, runs: Runs) -> pa.Array:
+        sums, counts = (Sum()(states.field(i), runs).to_pylist() for i in range(2))
+        means = [None if total is None else self._divided(total, n) for total, n in zip(sums, counts, strict=True)]
+        return _decimal_array(means, pa.decimal128(self.precision, self.scale), "mean")
+
+    def _divided(self, total: Decimal, n: int) -> Decimal:
+        # Half up, first to 39 places: exactly as Spark rounds its averages.
+        exact = _EXACT.divide(total, Decimal(n)).quantize(Decimal(1).scaleb(-39), context=_EXACT)
+        return exact.quantize(Decimal(1).scaleb(-self.scale), context=_EXACT)
 
 
 @dataclass(frozen=True)
@@ -251,6 +264,19 @@ class UserFold(Fold):
         for row in rows:
             state = self.incr(state, *row)
         return state
+
+
+_EXACT = Context(prec=120, rounding=ROUND_HALF_UP)
+"""Python rounds decimals to 28 digits unless told otherwise; Spark's have up to 38, before and after the point."""
+
+
+def _decimal_array(values: list[Decimal | None], kind: pa.DataType, what: str) -> pa.Array:
+    try:
+        return pa.array(values, type=kind)
+    except pa.ArrowInvalid as error:
+        raise ArithmeticOverflowError(
+            f"the {what} of a window does not fit {kind}", hint="cast the column to a wider decimal or to double"
+        ) from error
 
 
 def _valid(array: pa.Array) -> NDArray[np.bool_]:

@@ -114,7 +114,7 @@ def _priced(query: Query, strategy: Strategy, max_delay: int | None, statistics:
     else:
         layout = batch_plan.layout(query, strategy)
     # On a stream, batches are batches of panes, whoever could take rows.
-    native = query.native and not (query.streaming and strategy.kind == "batch")
+    native = streaming.direct(query, strategy) if query.streaming else query.native
     copied = layout.replication
     return price(strategy, query.panes, statistics, pane_replication=copied, native=native, python=query.python)
 

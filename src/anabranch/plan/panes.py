@@ -57,10 +57,14 @@ def keys_of(query: Query) -> list[Column]:
 
 def evaluate(collected: DataFrame, query: Query, batches: Batches) -> DataFrame:
     """From batches (keys, BATCH, PANES) to the windows that were asked for."""
-    schema = _runs_schema(collected, query)
+    # `mapInArrow` looks columns up by name without quotes, so keys with a dot in their name travel under another one.
+    plain = [f"__ab_k{i}" for i in range(len(query.keys))]
+    renamed = collected.toDF(*plain, BATCH, PANES)
+    schema = _runs_schema(renamed, query)
     folds = tuple(state.fold for state in states_of(query))
     operator = SlidingOperator(query.panes.in_panes(), batches, folds, tuple(schema.names))
-    return windows_of_runs(collected.mapInArrow(operator, schema), query)
+    runs = renamed.mapInArrow(operator, schema)
+    return windows_of_runs(runs.toDF(*query.keys, *schema.names[len(plain) :]), query)
 
 
 def windows_of_runs(runs: DataFrame, query: Query) -> DataFrame:

@@ -28,7 +28,6 @@ from anabranch.plan.batch import observe, tumbling
 from anabranch.plan.panes import (
     PANE,
     WINDOW,
-    WINDOW_SPEC,
     evaluate,
     keys_of,
     lifts,
@@ -49,8 +48,7 @@ def build(query: Query, strategy: Strategy, observation: Observation | None) -> 
     _check(query)
     source = observe(query, query.source, observation).where(query.time.column.isNotNull())
     if direct(query, strategy):
-        windows = [_direct(query, source, w) for w in query.panes.windows]
-        return _united(query, windows)
+        return _direct(query, source)
     batches = layout(query, strategy)
     return evaluate(_collected(_panes(query, source), query, batches), query, batches)
 
@@ -81,8 +79,12 @@ def build_inner(query: Query, observation: Observation | None) -> DataFrame:
 
 
 def direct(query: Query, strategy: Strategy) -> bool:
-    """Whether Spark's own `window()` does it all: then each window is delivered as soon as it is complete."""
-    return query.native and (tumbling(query) or strategy.kind == "window")
+    """Whether Spark's own `window()` does it all: then each window is delivered as soon as it is complete.
+
+    Not for several windows: they would be a union of one stream with itself. If that stream has a stateful operator,
+    as nested windows have, Spark 4.3 tells the watermark to the first branch only, and the others deliver nothing.
+    """
+    return query.native and query.single and (tumbling(query) or strategy.kind == "window")
 
 
 def layout(query: Query, strategy: Strategy) -> Batches:
@@ -121,13 +123,11 @@ def _collected(panes: DataFrame, query: Query, batches: Batches) -> DataFrame:
     return gathered.select(*keys_of(query), last_window(start, outer, floordiv).alias(BATCH), PANES)
 
 
-def _direct(query: Query, source: DataFrame, window: Window) -> DataFrame:
-    """One window specification by Spark's own `window()`."""
-    windows = _direct_columns(query, source, window)
-    start = F.unix_micros(F.col(_SPARK_WINDOW)["start"])
-    label = [] if query.single else [F.lit(window.label).alias(WINDOW_SPEC)]
-    user = query.time.window(start, window.size).alias(WINDOW)
-    return windows.select(*keys_of(query), user, *label, *query.aggregates)
+def _direct(query: Query, source: DataFrame) -> DataFrame:
+    """The windows by Spark's own `window()`."""
+    windows = _direct_columns(query, source, query.panes.windows[0])
+    user = user_window(query, F.col(_SPARK_WINDOW)).alias(WINDOW)
+    return windows.select(*keys_of(query), user, *query.aggregates)
 
 
 def _direct_columns(query: Query, source: DataFrame, window: Window) -> DataFrame:
@@ -140,13 +140,6 @@ def _direct_columns(query: Query, source: DataFrame, window: Window) -> DataFram
         )
     by = [*keys_of(query), _spark_window(query.time.event, window).alias(_SPARK_WINDOW)]
     return source.groupBy(*by).agg(*direct).select(*keys_of(query), _SPARK_WINDOW, *query.aggregates)
-
-
-def _united(query: Query, windows: list[DataFrame]) -> DataFrame:
-    united = windows[0]
-    for more in windows[1:]:
-        united = united.unionAll(more)
-    return united
 
 
 def _spark_window(time: Column, window: Window) -> Column:
