@@ -23,18 +23,24 @@ import anabranch as ab
 from anabranch.errors import AnabranchError
 from tests.spark.streams import Feed, plain
 
+NO_ERROR = "no error"
+
 Answers = dict[str, Any]
+"""Queries by name, and what each gives."""
 
 
-def answers(spark: SparkSession, folder: Path, output: Path) -> Answers:
-    """All queries over the rows in `folder`; streams write below `output`."""
+def answers(spark: SparkSession, folder: Path, output: Path) -> dict[str, Answers]:
+    """All queries over the rows in `folder`, by topic; streams write below `output`."""
     feed = Feed(folder)
-    parts = (_batch(spark, feed), _planner(feed.batch(spark)), _errors(spark, feed), _streams(spark, feed, output))
-    return {name: answer for part in parts for name, answer in part.items()}
+    return {
+        "batch": _batch(feed.batch(spark)),
+        "planner": _planner(feed.batch(spark)),
+        "errors": _errors(feed.batch(spark), feed.stream(spark)),
+        "streams": _streams(spark, feed, output),
+    }
 
 
-def _batch(spark: SparkSession, feed: Feed) -> Answers:
-    source = feed.batch(spark)
+def _batch(source: DataFrame) -> Answers:
     rows = ab.stream(source, time="at")
     sliding = rows.window(size="7 s", slide="3 s", origin="1 s").by("key")
     numbers = sliding.agg(
@@ -97,17 +103,18 @@ def _planner(source: DataFrame) -> Answers:
     }
 
 
-def _errors(spark: SparkSession, feed: Feed) -> Answers:
-    rows = ab.stream(feed.batch(spark), time="at")
-    stream = ab.stream(feed.stream(spark), time="at", watermark="1 s")
+def _errors(source: DataFrame, streaming: DataFrame) -> Answers:
+    rows = ab.stream(source, time="at")
+    stream = ab.stream(streaming, time="at", watermark="1 s")
     attempts: dict[str, Callable[[], Any]] = {
         "unknown column": lambda: rows.window(size="7 s").agg(total=ab.sum("valeu")),
         "unknown key": lambda: rows.window(size="7 s").by("kee"),
         "filter on an unknown column": lambda: rows.filter("valeu > 1"),
-        "no watermark": lambda: ab.stream(feed.stream(spark), time="at"),
+        "no watermark": lambda: ab.stream(streaming, time="at"),
+        "replaced time of a stream": lambda: stream.select((F.col("at") + F.expr("interval 1 hour")).alias("at")),
         "count windows on a stream": lambda: stream.window(rows=5).agg(n=ab.count()).to_df(),
     }
-    return {f"error: {name}": _message(attempt) for name, attempt in attempts.items()}
+    return {name: _message(attempt) for name, attempt in attempts.items()}
 
 
 def _message(attempt: Callable[[], Any]) -> str:
@@ -115,7 +122,7 @@ def _message(attempt: Callable[[], Any]) -> str:
         attempt()
     except AnabranchError as error:
         return f"{type(error).__name__}: {error}"
-    return "none"
+    return NO_ERROR
 
 
 def _streams(spark: SparkSession, feed: Feed, output: Path) -> Answers:
@@ -123,8 +130,8 @@ def _streams(spark: SparkSession, feed: Feed, output: Path) -> Answers:
     own = ab.stream(feed.stream(spark).withWatermark("at", "2 seconds"), time="at")
     words = ab.user_aggregate("value", init=list, incr=_longer, merge=_joined, final=_word, returns="string")
     queries = {
-        "stream, panes": given.window(size="7 s", slide="3 s").by("key").agg(n=ab.count(), word=words).to_df(),
-        "stream, its own watermark": own.window(size="7 s", slide="3 s").agg(n=ab.count()).using("window").to_df(),
+        "panes": given.window(size="7 s", slide="3 s").by("key").agg(n=ab.count(), word=words).to_df(),
+        "its own watermark": own.window(size="7 s", slide="3 s").agg(n=ab.count()).using("window").to_df(),
     }
     return {name: sorted_rows(_run(spark, windows, output / name)) for name, windows in queries.items()}
 

@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from anabranch import embedded
 from tests.conftest import ROOT
 from tests.oracles.epochs import Row
-from tests.spark.connect_cases import answers
+from tests.spark.connect_cases import NO_ERROR, Answers, answers
 from tests.spark.streams import Feed
 
 pytestmark = [
@@ -78,22 +78,40 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             process.wait()
 
 
-def test_connect_answers_as_a_classic_session_does(server: str, spark: SparkSession, tmp_path: Path) -> None:
-    Feed(tmp_path / "input").add(*EPOCHS)
-    command = [sys.executable, "-m", "tests.spark.connect_cases", server, tmp_path / "input", tmp_path / "connect"]
-    run = subprocess.run(command, cwd=ROOT, env=environment_of_tests(), capture_output=True, text=True, timeout=300)
-    assert run.returncode == 0, run.stderr
-    remote = json.loads(run.stdout)
+@pytest.fixture(scope="module")
+def both(server: str, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Answers, Answers]:
+    """The answers of the Spark Connect client, and those of the classic session."""
+    folder = tmp_path_factory.mktemp("connect")
+    Feed(folder / "input").add(*EPOCHS)
+    command = [sys.executable, "-m", "tests.spark.connect_cases", server, folder / "input", folder / "connect"]
+    client = subprocess.Popen(
+        command, cwd=ROOT, env=environment_of_tests(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        classic = json.loads(json.dumps(answers(spark, folder / "input", folder / "classic")))
+        output, errors = client.communicate(timeout=300)
+    finally:
+        client.kill()
+    assert client.returncode == 0, errors
+    remote = json.loads(output)
     assert remote.pop("session") == "pyspark.sql.connect.session"
-    classic = json.loads(json.dumps(answers(spark, tmp_path / "input", tmp_path / "classic")))
+    return remote, classic
+
+
+@pytest.mark.parametrize("topic", ["batch", "planner", "errors", "streams"])
+def test_same_answers_as_a_classic_session(topic: str, both: tuple[Answers, Answers]) -> None:
+    remote, classic = (answers[topic] for answers in both)
     assert remote.keys() == classic.keys()
     for name, answer in classic.items():
-        assert answer and answer != "none", name
+        assert answer and answer != NO_ERROR, f"{name} shows nothing"
         assert remote[name] == answer, name
-    # All strategies, and both kinds of user-defined aggregate, agree with each other as well.
-    assert remote["pane"] == remote["batch"] == remote["window"] == remote["auto"]
-    assert remote["user-defined, with merge"] == remote["user-defined, without merge"]
-    assert remote["observation"] == {"rows": 21, "null_time": 1}
+
+
+def test_strategies_agree_over_connect(both: tuple[Answers, Answers]) -> None:
+    batch = both[0]["batch"]
+    assert batch["pane"] == batch["batch"] == batch["window"] == batch["auto"]
+    assert batch["user-defined, with merge"] == batch["user-defined, without merge"]
+    assert batch["observation"] == {"rows": 23, "null_time": 1}
 
 
 def environment_of_tests() -> dict[str, str]:

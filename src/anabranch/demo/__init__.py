@@ -39,7 +39,7 @@ from anabranch.embedded import local_session
 
 __all__ = ["DemoResult", "run"]
 
-EPOCHS = 20
+EPOCHS = 15
 """How often the live part shows something new."""
 _FILES_PER_EPOCH = 4
 """So that reading an epoch is work for several cores."""
@@ -96,7 +96,8 @@ def _session(console: Console) -> Iterator[SparkSession]:
         yield active
         return
     with phase(console, "Starting Spark") as step:
-        spark = local_session(app_name="anabranch-demo")
+        # Few parts: the exchanges are small, and an epoch of a stream pays for each part of its state.
+        spark = local_session(app_name="anabranch-demo", shuffle_partitions=4)
         step.done = f"Spark {spark.version}, on this machine only"
     try:
         yield spark
