@@ -56,9 +56,9 @@ def demo(
 
     Generates position reports, runs the query on a Spark inside this process, and leaves a page to look at.
     """
-    from anabranch import demo as demonstration
+    from anabranch.demo import run
 
-    demonstration.run(rows=rows, out=out, console=Console())
+    run(rows=rows, out=out, console=Console())
 
 
 @app.command()

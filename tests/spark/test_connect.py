@@ -89,7 +89,7 @@ def both(server: str, spark: SparkSession, tmp_path_factory: pytest.TempPathFact
     )
     try:
         classic = json.loads(json.dumps(answers(spark, folder / "input", folder / "classic")))
-        output, errors = client.communicate(timeout=300)
+        output, errors = client.communicate(timeout=600)
     finally:
         client.kill()
     assert client.returncode == 0, errors

@@ -245,6 +245,16 @@ def test_other_types_of_time(time: str, spark: SparkSession, tmp_path: Path) -> 
     assert_same_as_batch(query, spark, tmp_path, time=time)
 
 
+def test_names_with_dots_and_spaces(spark: SparkSession, tmp_path: Path) -> None:
+    def query(rows: ab.Stream) -> ab.Aggregation:
+        inner = rows.window(size="4 s", slide="2 s").by(F.col("key").alias("the.key"))
+        middle = inner.agg(**{"a.count": ab.count(), "a last": ab.last("value")})
+        outer = middle.window(size="6 s", slide="4 s").by("the.key")
+        return outer.agg(**{"the.most": ab.max("a.count"), "last of all": ab.last("a last")}).using("window")
+
+    assert_same_as_batch(query, spark, tmp_path)
+
+
 # The names say what is below and above. Several windows above are not a union of one stream with itself: Spark would
 # tell the watermark to the first of them only.
 NESTED: dict[str, Callable[[ab.Stream], ab.Aggregation]] = {
@@ -331,6 +341,12 @@ def test_rows_without_a_time_are_counted_and_kept(spark: SparkSession, tmp_path:
             {"at": None, "key": "a", "value": 1, "reason": "null time in column at"},
             {"at": None, "key": None, "value": 3, "reason": "null time in column at"},
         ]
+        # Below other windows they are counted where they enter.
+        inner = rows.window(size="1 s").agg(n=ab.count())
+        outer = inner.window(size="2 s").agg(n=ab.sum("n"))
+        played = run(outer.to_df(), tmp_path / f"{time}-checkpoint")
+        assert played.observed(inner.metrics, "null_time") == [2, 0]
+        assert played.observed(outer.metrics, "null_time") == [0, 0]
 
 
 @pytest.fixture
@@ -349,9 +365,17 @@ def test_missing_watermark_is_refused(spark: SparkSession, tmp_path: Path) -> No
             ab.stream(feed.stream(spark), time="at")
 
 
-def test_negative_watermark_is_refused(rows: ab.Stream) -> None:
+def test_second_watermark_is_refused(rows: ab.Stream) -> None:
+    for time in ("at", "value"):
+        with pytest.raises(StreamingError, match=r"(?s)a watermark on 'at' already.*hint: leave watermark=... out"):
+            ab.stream(rows.source, time=time, watermark="1 s")
+
+
+def test_negative_watermark_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    feed = Feed(tmp_path / "input")
+    feed.add([])
     with pytest.raises(InvalidArgumentError, match="watermark of -1 s"):
-        ab.stream(rows.source, time="at", watermark="-1 s")
+        ab.stream(feed.stream(spark), time="at", watermark="-1 s")
 
 
 def test_count_windows_are_refused(rows: ab.Stream) -> None:

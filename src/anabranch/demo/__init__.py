@@ -48,7 +48,7 @@ _FILES_PER_EPOCH = 4
 def run(
     *,
     rows: int = 2_000_000,
-    seconds: float = 15.0,
+    seconds: float = 10.0,
     minutes: int = 60,
     seed: int = 7,
     out: Path = Path("out"),
@@ -58,7 +58,8 @@ def run(
 
     Args:
         rows: how many position reports to make up.
-        seconds: about how long Spark's `window()` may take in the comparison; its slice is as large as that allows.
+        seconds: about how long Spark's `window()` may take in the comparison: its slice is as large as that allows, but
+            at least a twentieth of the reports.
         minutes: how much time the reports span.
         seed: the same seed makes the same traffic.
         out: where the page and the picture go; made if absent.
@@ -157,7 +158,7 @@ class _Ours:
 
 
 def _run_ours(reports: DataFrame, written: Reports, work: Path, console: Console) -> _Ours:
-    with phase(console, "Anabranch, once to warm up") as step:
+    with phase(console, f"Anabranch over all {written.rows:,} reports, to warm up") as step:
         run_ours(reports, work / "ours", written.rows)
         alone = {}
         for length in LENGTHS:

@@ -39,7 +39,7 @@ def write(result: DemoResult, path: Path) -> Path:
         figure = Figure(figsize=(16, 14), dpi=110)
         layout = figure.add_gridspec(
             4, 3, height_ratios=(1, 1, 1, 1.15), width_ratios=(1.5, 1.5, 0.05), left=0.055, right=0.94, top=0.87,
-            bottom=0.06, hspace=0.36, wspace=0.24,
+            bottom=0.06, hspace=0.36, wspace=0.3,
         )  # fmt: skip
         _title(figure, result)
         image = None
@@ -160,7 +160,7 @@ def _race(axes: Axes, result: DemoResult) -> None:
         )  # fmt: skip
     axes.set_xscale("log")
     rates = [timing.rate for lane in lanes for timing in (lane.ours, lane.spark)]
-    axes.set_xlim(10 ** np.floor(np.log10(min(rates)) - 0.3), 10 ** (np.log10(max(rates)) + 1.5))
+    axes.set_xlim(10 ** np.floor(np.log10(min(rates)) - 0.3), 10 ** (np.log10(max(rates)) + 1.15))
     axes.set_yticks(range(len(lanes)), [lane.label for lane in lanes])
     axes.invert_yaxis()
     axes.grid(axis="x")

@@ -1,13 +1,12 @@
 """The same question to Anabranch and to Spark's `window()`: how long each takes, and whether the answers are equal.
 
 Spark's `window()` copies a report into every window that it is in: 12, 60 and 180 times here. Over all reports that
-would take minutes, so it gets a slice: all reports of some segments, a tenth of them or more if it can finish that in
-the time it is given. Rates are compared, and both also run over the very same slice. Whole segments, because then each
-of its windows must be equal to one that Anabranch found among all reports.
+would take minutes, so it gets a slice: all reports of some segments, a twentieth of them all, or more if it can finish
+that in the time it is given. Rates are compared, and both also run over the very same slice. Whole segments, because
+then each of its windows must be equal to one that Anabranch found among all reports.
 
-Before anything is timed, both sides warm up: compiling is no part of the race. Anabranch runs once over all reports,
-Spark's `window()` over a small slice, which with all copies is more. The slice that counts must not be too small, since
-planning hundreds of copies takes Spark seconds, however few the rows.
+Each side has run once before it is timed: compiling is no part of the race, and it takes Spark seconds to plan hundreds
+of copies, however few the rows.
 """
 
 from __future__ import annotations
@@ -26,13 +25,11 @@ from pyspark.sql import functions as F
 from anabranch.demo.queries import LENGTHS, flat, read, seconds_of, sliding_speeds, spark_speeds
 from anabranch.demo.traffic import Ints
 
-_WARM_UP = 20_000
-"""Rows of the slice that Spark's `window()` warms up on."""
-_LEAST = 0.1
-"""Share of all reports that a slice must have to count."""
+_LEAST = 0.05
+"""Share of all reports that a slice must have."""
 _GROWTH = 8
 """How much larger the next slice may be: a small one tells little of the rate."""
-_ENOUGH = 1 / 3
+_ENOUGH = 1 / 4
 """Share of the allowed time that a run must have taken to count."""
 
 
@@ -107,15 +104,16 @@ def run_spark(
 ) -> Peer:
     """Spark's `window()` over growing slices, until one took a fair part of the time it is given."""
     spark, everything = reports.sparkSession, int(per_segment.sum())
-    _lap(spark, cut(reports, per_segment, _WARM_UP, work / "warm-up"), work / "warm-up-results", note)
     target = math.ceil(_LEAST * everything)
+    piece = cut(reports, per_segment, target, work / f"slice-{target}")
+    _lap(spark, piece, work / f"results-{target}", lambda doing: note(f"{doing}, to warm up"))
     while True:
-        piece = cut(reports, per_segment, target, work / f"slice-{target}")
         peer = _lap(spark, piece, work / f"results-{target}", note)
         if piece.rows == everything or peer.total.seconds >= _ENOUGH * seconds:
             return peer
         # A little less than would fit: the rate may fall with the size.
         target = math.ceil(target * min(_GROWTH, max(2.0, 0.8 * seconds / peer.total.seconds)))
+        piece = cut(reports, per_segment, target, work / f"slice-{target}")
 
 
 def _lap(spark: SparkSession, piece: Slice, folder: Path, note: Callable[[str], None]) -> Peer:

@@ -78,7 +78,7 @@ def slowest_table(result: DemoResult) -> Table:
     table.add_column("km", justify="right")
     for length in LENGTHS:
         table.add_column(length, justify="right")
-    table.add_column("reports", justify="right")
+    table.add_column("reports/min", justify="right")
     for slow in result.slowest():
         table.add_row(str(slow.segment), f"{slow.km:.2f}", *(f"{s:.0f}" for s in slow.speeds), f"{slow.reports:,}")
     return table

@@ -91,15 +91,15 @@ class Waterfall:
         return minute * -(-minutes // (2 * lines))
 
     def _legend(self, width: int) -> Text:
-        scale = Text(" " * _CLOCK + "0 ", style="dim")
+        left = Text(no_wrap=True).append(" " * _CLOCK + "0 ", style="dim")
         for byte in to_bytes(np.linspace(0, FREE_SPEED, 16)).tolist():
-            scale.append("█", _style(byte))
-        left = scale.append(f" {FREE_SPEED:.0f} km/h", style="dim")
+            left.append("█", _style(byte))
+        left.append(f" {FREE_SPEED:.0f} km/h", style="dim")
         right = "cars drive this way →"
         return left.append(right.rjust(max(1, width + _CLOCK - len(left))), style="dim")
 
     def _line(self, upper: int, lower: int | None, width: int) -> Text:
-        line = Text(f"{clock((upper + 1) * SLIDE_S)} ", style="dim", no_wrap=True)
+        line = Text(no_wrap=True).append(f"{clock((upper + 1) * SLIDE_S)} ", style="dim")
         if upper >= self.reached:
             return line
         top = to_bytes(_binned(self.cells[:, upper], width))

@@ -59,6 +59,7 @@ def stream(source: DataFrame, *, time: str, watermark: Duration | None = None) -
     if derived:
         source = source.withColumn(EVENT, F.timestamp_micros(column.micros()))
     if watermark is not None:
+        _check_no_watermark(source)
         name = EVENT if derived else time
         source = source.withWatermark(name, _delay(watermark))
     elif derived or _WATERMARK not in source.schema[time].metadata:
@@ -320,7 +321,7 @@ class Aggregation:
             times = [event.alias(WINDOW_TIME)]
         else:
             times = [query.time.from_micros(F.unix_micros(event)).alias(WINDOW_TIME), event.alias(EVENT)]
-        return Stream(inner.select(*columns, *query.aggregates, *times), time)
+        return Stream(inner.select(*columns, *map(quoted, query.aggregates), *times), time)
 
     def filter(self, condition: Column | str) -> Stream:
         """Only the results for which the condition holds, as a stream."""
@@ -364,6 +365,15 @@ def sliding(
         return rows.window(size=size, slide=slide, origin=origin).by(*keys).agg(**aggregates).using(strategy).to_df()
 
     return transform
+
+
+def _check_no_watermark(source: DataFrame) -> None:
+    marked = [field.name for field in source.schema if _WATERMARK in field.metadata]
+    if marked:
+        raise StreamingError(
+            f"the stream has a watermark on {marked[0]!r} already, and Spark would end it at a second one",
+            hint="leave watermark=... out, or the DataFrame's own withWatermark(...)",
+        )
 
 
 def _delay(watermark: Duration) -> str:

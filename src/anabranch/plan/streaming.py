@@ -21,7 +21,7 @@ from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
 from anabranch.errors import StreamingError
-from anabranch.network.columns import floordiv
+from anabranch.network.columns import floordiv, quoted
 from anabranch.network.query import Query
 from anabranch.operators.sliding import BATCH, PANES
 from anabranch.plan.batch import observe, tumbling
@@ -127,7 +127,7 @@ def _direct(query: Query, source: DataFrame) -> DataFrame:
     """The windows by Spark's own `window()`."""
     windows = _direct_columns(query, source, query.panes.windows[0])
     user = user_window(query, F.col(_SPARK_WINDOW)).alias(WINDOW)
-    return windows.select(*keys_of(query), user, *query.aggregates)
+    return windows.select(*keys_of(query), user, *map(quoted, query.aggregates))
 
 
 def _direct_columns(query: Query, source: DataFrame, window: Window) -> DataFrame:
@@ -139,7 +139,7 @@ def _direct_columns(query: Query, source: DataFrame, window: Window) -> DataFram
             hint="make it the last aggregate, or run the query over a batch DataFrame",
         )
     by = [*keys_of(query), _spark_window(query.time.event, window).alias(_SPARK_WINDOW)]
-    return source.groupBy(*by).agg(*direct).select(*keys_of(query), _SPARK_WINDOW, *query.aggregates)
+    return source.groupBy(*by).agg(*direct).select(*keys_of(query), _SPARK_WINDOW, *map(quoted, query.aggregates))
 
 
 def _spark_window(time: Column, window: Window) -> Column:

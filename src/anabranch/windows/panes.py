@@ -93,7 +93,7 @@ class Batches:
         boundary = longest.offset + longest.size - longest.slide
         reach = 0
         for w in windows:
-            # Last panes of windows lie `step` apart, seen from a batch's boundary: this is how far from it the first is.
+            # Seen from a batch's boundary, last panes of windows lie `step` apart, and the first one this far off.
             step = math.gcd(w.slide, slide)
             first = (w.offset + w.size - 1 - boundary) % step
             reach = max(reach, w.size - 1 - first)
