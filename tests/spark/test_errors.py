@@ -30,8 +30,12 @@ def cars(spark: SparkSession) -> DataFrame:
     return spark.createDataFrame([], SCHEMA)
 
 
+def stream(cars: DataFrame) -> ab.Stream:
+    return ab.stream(cars, time="at")
+
+
 def windowed(cars: DataFrame) -> ab.Windowed:
-    return ab.stream(cars, time="at").window(size="5 min", slide="10 s")
+    return stream(cars).window(size="5 min", slide="10 s")
 
 
 def counted(cars: DataFrame) -> ab.Aggregation:
@@ -58,46 +62,46 @@ Make = Callable[[DataFrame], Any]
 
 WINDOWS: dict[str, tuple[Make, str, str]] = {
     "size below slide": (
-        lambda df: ab.stream(df, time="at").window(size="10 s", slide="11 s"),
+        lambda df: stream(df).window(size="10 s", slide="11 s"),
         "window size 10 s is below its slide 11 s: rows between two windows would be lost",
         "at least the slide",
     ),
-    "zero size": (lambda df: ab.stream(df, time="at").window(size="0 s"), "size 0 s is not positive", "above zero"),
-    "negative size": (lambda df: ab.stream(df, time="at").window(size="-1 min"), "-1 min is not positive", "above zero"),
-    "zero slide": (lambda df: ab.stream(df, time="at").window(size="1 s", slide=0), "slide 0 s", "above zero"),
-    "negative slide": (lambda df: ab.stream(df, time="at").window(size="1 s", slide="-1 s"), "slide -1 s", "above zero"),
-    "no duration": (lambda df: ab.stream(df, time="at").window(size="soon"), "'soon' is not a duration", "30 minutes"),
-    "months": (lambda df: ab.stream(df, time="at").window(size="1 month"), "unknown unit 'month'", "30 minutes"),
-    "a float": (lambda df: ab.stream(df, time="at").window(size=1.5), "1.5 is not a duration", "whole microseconds"),
-    "no size": (lambda df: ab.stream(df, time="at").window(), "needs one size", "rows=100"),
-    "two sizes": (lambda df: ab.stream(df, time="at").window(size="1 s", rows=5), "needs one size", "rows=100"),
+    "zero size": (lambda df: stream(df).window(size="0 s"), "size 0 s is not positive", "above zero"),
+    "negative size": (lambda df: stream(df).window(size="-1 min"), "-1 min is not positive", "above zero"),
+    "zero slide": (lambda df: stream(df).window(size="1 s", slide=0), "slide 0 s", "above zero"),
+    "negative slide": (lambda df: stream(df).window(size="1 s", slide="-1 s"), "slide -1 s", "above zero"),
+    "no duration": (lambda df: stream(df).window(size="soon"), "'soon' is not a duration", "30 minutes"),
+    "months": (lambda df: stream(df).window(size="1 month"), "unknown unit 'month'", "30 minutes"),
+    "a float": (lambda df: stream(df).window(size=1.5), "1.5 is not a duration", "whole microseconds"),
+    "no size": (lambda df: stream(df).window(), "needs one size", "rows=100"),
+    "two sizes": (lambda df: stream(df).window(size="1 s", rows=5), "needs one size", "rows=100"),
     "rows with a time slide": (
-        lambda df: ab.stream(df, time="at").window(rows=5, slide="1 s"), "go with size", "slide_rows"
+        lambda df: stream(df).window(rows=5, slide="1 s"), "go with size", "slide_rows"
     ),
     "size with a row slide": (
-        lambda df: ab.stream(df, time="at").window(size="5 s", slide_rows=1), "goes with rows", "slide="
+        lambda df: stream(df).window(size="5 s", slide_rows=1), "goes with rows", "slide="
     ),
-    "no rows": (lambda df: ab.stream(df, time="at").window(rows=0), "size 0 rows is not positive", "above zero"),
+    "no rows": (lambda df: stream(df).window(rows=0), "size 0 rows is not positive", "above zero"),
     "rows below their slide": (
-        lambda df: ab.stream(df, time="at").window(rows=5, slide_rows=6), "5 rows is below its slide 6 rows", "at least"
+        lambda df: stream(df).window(rows=5, slide_rows=6), "5 rows is below its slide 6 rows", "at least"
     ),
-    "half a row": (lambda df: ab.stream(df, time="at").window(rows=2.5), "2.5 is not a whole number", "whole numbers"),
-    "rows as text": (lambda df: ab.stream(df, time="at").window(rows="5"), "'5' is not a whole number", "whole numbers"),
-    "several, none": (lambda df: ab.stream(df, time="at").windows(), "without a window", ".window("),
-    "several, not a pair": (lambda df: ab.stream(df, time="at").windows("5 min"), "not a pair", '("5 min", "10 s")'),
+    "half a row": (lambda df: stream(df).window(rows=2.5), "2.5 is not a whole number", "whole numbers"),
+    "rows as text": (lambda df: stream(df).window(rows="5"), "'5' is not a whole number", "whole numbers"),
+    "several, none": (lambda df: stream(df).windows(), "without a window", ".window("),
+    "several, not a pair": (lambda df: stream(df).windows("5 min"), "not a pair", '("5 min", "10 s")'),
     "several, one bad": (
-        lambda df: ab.stream(df, time="at").windows(("5 min", "1 s"), ("1 s", "5 s")), "is below its slide", "at least"
+        lambda df: stream(df).windows(("5 min", "1 s"), ("1 s", "5 s")), "is below its slide", "at least"
     ),
     "the same twice": (
-        lambda df: ab.stream(df, time="at").windows(("1 min", "1 s"), ("60 s", "1000 ms")), "same window", "leave one out"
+        lambda df: stream(df).windows(("1 min", "1 s"), ("60 s", "1000 ms")), "same window", "leave one out"
     ),
     "windows over count windows": (
-        lambda df: ab.stream(df, time="at").window(rows=5).agg(n=ab.count()).window(size="1 s"),
+        lambda df: stream(df).window(rows=5).agg(n=ab.count()).window(size="1 s"),
         "positions, not times",
         'at=ab.max("time")',
     ),
     "sliding": (
-        lambda df: df.transform(ab.sliding(time="at", size="1 s", slide="2 s", n=ab.count())), "below its slide", "at least"
+        lambda df: df.transform(ab.sliding(time="at", size="1 s", slide="2 s", n=ab.count())), "below its", "at least"
     ),
 }  # fmt: skip
 
@@ -124,13 +128,9 @@ def test_time_columns_of_the_wrong_type(cars: DataFrame, column: str, kind: str,
 
 def test_a_time_column_that_becomes_one_of_the_wrong_type(cars: DataFrame) -> None:
     text = {"at": F.col("at").cast("string")}
-    refused(
-        lambda df: ab.stream(df, time="at").with_columns(text), cars, ColumnTypeError, "type string", "to_timestamp"
-    )
+    refused(lambda df: stream(df).with_columns(text), cars, ColumnTypeError, "type string", "to_timestamp")
     shown = F.lit("now").alias("at")
-    refused(
-        lambda df: ab.stream(df, time="at").select("n", shown), cars, ColumnTypeError, "type string", "to_timestamp"
-    )
+    refused(lambda df: stream(df).select("n", shown), cars, ColumnTypeError, "type string", "to_timestamp")
     # One of another right type is right.
     assert ab.stream(cars, time="at").with_columns({"at": F.col("n")}).window(size=5).agg(n=ab.count()).to_df()
 
@@ -146,15 +146,15 @@ UNKNOWN: dict[str, tuple[Make, str, str]] = {
         lambda df: windowed(df).agg(v=ab.avg(F.col("sped") * 2)), "`sped` cannot be resolved", "speed"
     ),
     "user-defined aggregate": (
-        lambda df: windowed(df).agg(v=ab.user_aggregate("speed", "cels", init=list, incr=list, final=len, returns="int")),
+        lambda df: windowed(df).agg(v=ab.user_aggregate("cels", init=list, incr=list, final=len, returns="int")),
         "no column 'cels'",
         "did you mean 'cell'",
     ),
-    "selection": (lambda df: ab.stream(df, time="at").select("cell", "sped"), "no column 'sped'", "'speed'"),
-    "selection of a Column": (lambda df: ab.stream(df, time="at").select(F.col("sped")), "`sped` cannot be", "speed"),
-    "filter": (lambda df: ab.stream(df, time="at").filter("sped > 3"), "`sped` cannot be resolved", "speed"),
+    "selection": (lambda df: stream(df).select("cell", "sped"), "no column 'sped'", "'speed'"),
+    "selection of a Column": (lambda df: stream(df).select(F.col("sped")), "`sped` cannot be", "speed"),
+    "filter": (lambda df: stream(df).filter("sped > 3"), "`sped` cannot be resolved", "speed"),
     "new column": (
-        lambda df: ab.stream(df, time="at").with_columns({"v": F.col("sped")}), "`sped` cannot be resolved", "speed"
+        lambda df: stream(df).with_columns({"v": F.col("sped")}), "`sped` cannot be resolved", "speed"
     ),
     "a result that is not there": (lambda df: counted(df).filter("trips > 3"), "`trips` cannot be", "window, cars"),
 }  # fmt: skip
@@ -201,7 +201,7 @@ ARGUMENTS: dict[str, tuple[Make, str, str]] = {
         lambda df: windowed(df).by(F.upper("cell").alias("speed")), "the key 'speed' has the name of another", "alias"
     ),
     "a key that hides the time": (
-        lambda df: windowed(df).by(F.date_trunc("hour", "at").alias("at")), "the key 'at' has the name of another", "alias"
+        lambda df: windowed(df).by(F.date_trunc("hour", "at").alias("at")), "the key 'at' has the name", "alias"
     ),
     "a key called window": (lambda df: counted(df).as_stream().window(size="1 h").by("window"), "'window'", "rename"),
     "no aggregate": (lambda df: windowed(df).agg(), "without an aggregate", "ab.count()"),
@@ -231,15 +231,15 @@ ARGUMENTS: dict[str, tuple[Make, str, str]] = {
     "top none": (lambda df: ab.top_k("cell", 0), "top_k of 0 values", "at least 1"),
     "top one and a half": (lambda df: ab.top_k("cell", 1.5), "top_k of 1.5 values", "whole number"),
     "no function": (
-        lambda df: ab.user_aggregate("speed", init=0, incr=max, final=int, returns="int"), "init of user_aggregate is 0", "function"
+        lambda df: ab.user_aggregate("speed", init=0, incr=max, final=int, returns="int"), "init of user", "function"
     ),
     "no type": (
         lambda df: windowed(df).agg(v=ab.user_aggregate("speed", init=list, incr=max, final=len, returns="number")),
         "'number' is not a Spark type",
         '"double"',
     ),
-    "a filter that is no condition": (lambda df: ab.stream(df, time="at").filter("speed +"), "the filter cannot", "speed"),
-    "a filter of the wrong type": (lambda df: ab.stream(df, time="at").filter("speed"), "the filter cannot", "speed"),
+    "a filter that is no condition": (lambda df: stream(df).filter("speed +"), "the filter cannot", "speed"),
+    "a filter of the wrong type": (lambda df: stream(df).filter("speed"), "the filter cannot", "speed"),
 }  # fmt: skip
 
 

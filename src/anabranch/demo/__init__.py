@@ -216,12 +216,9 @@ def _show(result: DemoResult, out: Path, console: Console) -> DemoResult:
     console.print(race_table(result))
     console.print(slowest_table(result))
     with phase(console, "Drawing") as step:
-        result = replace(result, page=page.write(result, out / "demo.html"))
-        written = str(result.page)
-        if plots.available():
-            result = replace(result, picture=plots.write(result, out / "demo.png"))
-            written += f" and {result.picture}"
-        step.done = f"Look at [bold]{written}[/]"
+        picture = plots.write(result, out / "demo.png") if plots.available() else None
+        result = replace(result, page=page.write(result, out / "demo.html"), picture=picture)
+        step.done = "Look at [bold]" + " and ".join(str(file) for file in (result.page, picture) if file) + "[/]"
     if result.picture is None:
         console.print(
             '[yellow]The picture demo.png needs matplotlib: pip install "anabranch\\[plots]"[/] (the page does not).',

@@ -182,7 +182,7 @@ class Windowed:
             name = chosen.columns[0]
             if name not in source.columns:
                 source = source.withColumn(name, column)
-            elif not chosen.sameSemantics(source.select(quoted(name))):
+            elif not any(chosen.sameSemantics(source.select(c)) for c in (quoted(name), quoted(name).alias(name))):
                 raise InvalidArgumentError(
                     f"the key {name!r} has the name of another column, which would be hidden from the aggregates",
                     hint=f'give it a name of its own: .alias("{name}_key")',

@@ -9,6 +9,7 @@ import re
 from pyspark.sql import DataFrame
 
 from anabranch.network.query import Query
+from anabranch.plan.batch import tumbling
 from anabranch.plan.choose import Choice, delay_of
 from anabranch.windows import Axis, describe
 
@@ -25,7 +26,7 @@ def explain(query: Query, choice: Choice, result: DataFrame) -> str:
     lines = [f"windows     {', '.join(w.label for w in query.panes.windows)}"]
     lines.append(f"panes       {_panes(query)}")
     lines.append(f"aggregates  {_aggregates(query)}")
-    lines.append(f"keys        {', '.join(query.keys) or 'none: batches of panes go round a ring'}")
+    lines.append(f"keys        {', '.join(query.keys) or _no_keys(query, choice)}")
     lines.append(f"strategy    {choice.taken.label}, {_reason(choice)}")
     if query.streaming and (delay := delay_of(query, choice.taken)):
         lines.append(f"delivery    in batches: a complete window waits for at most {describe(delay)}")
@@ -35,6 +36,11 @@ def explain(query: Query, choice: Choice, result: DataFrame) -> str:
     lines += ["", "prices, in row touches per row (1 = one row into one aggregation):", *_table(choice), ""]
     lines += ["Spark plan, from the source to the result:", *(f"  {step}" for step in spark_plan(result))]
     return "\n".join(lines)
+
+
+def _no_keys(query: Query, choice: Choice) -> str:
+    by_rows = query.native and (choice.taken.kind != "pane" or tumbling(query))
+    return "none" if query.streaming or by_rows else "none: batches of panes go round a ring"
 
 
 def _panes(query: Query) -> str:
@@ -87,7 +93,8 @@ def spark_plan(result: DataFrame) -> list[str]:
 def _detail(operator: str, rest: str) -> str:
     if operator == "Exchange":
         kind = re.search(r"(hashpartitioning|rangepartitioning|SinglePartition|[\w]*partition\w*)\(?([^)]*)", rest)
-        return f" {kind[1]}({_columns(kind[2])})" if kind else ""
+        # Spark nests parentheses where rows go to a partition by its number.
+        return f" {kind[1]}({_columns(kind[2])}{')' * (1 + kind[2].count('('))}" if kind else ""
     if operator.endswith("Aggregate"):
         keys = re.search(r"keys=\[([^\]]*)\]", rest)
         partial = "partial " if "partial_" in rest else ""
