@@ -449,7 +449,10 @@ def test_windows_over_the_results_of_windows(spark: SparkSession, time: str) -> 
     source = frame_of(spark, rows, time, k1="string", v="bigint")
     inner = ab.stream(source, time="t").window(size=8, slide=3).by("k1").agg(n=ab.count(), v=ab.sum("v"))
     outer = inner.filter("n > 1").window(size=11, slide=5, origin=1).agg(most=ab.max("v"), n=ab.sum("n"), of=ab.count())
-    found = collected({**strategies_of(outer), "after panes": _after(inner, "pane", outer)})
+    again = inner.using("pane").filter("n > 1").window(size=11, slide=5, origin=1).agg(**outer.query.aggregates)
+    found = collected(
+        {"panes over windows": outer.using("pane").to_df(), "windows over panes": again.using("window").to_df()}
+    )
 
     first = evaluate(rows, [Window(8, 3)], {"n": oracle.count(), "v": oracle.sum_("v")}, time="t", keys=["k1"])
     # The time of a result is the last instant of its window.
@@ -458,12 +461,6 @@ def test_windows_over_the_results_of_windows(spark: SparkSession, time: str) -> 
     expected = evaluate(results, [Window(11, 5, 1)], oracles, time="t")
     for label, result in found.items():
         assert_same(result, expected, label)
-
-
-def _after(inner: ab.Aggregation, strategy: str, like: ab.Aggregation) -> DataFrame:
-    """The outer query again, over an inner one that runs by that strategy."""
-    again = inner.using(strategy).filter("n > 1").window(size=11, slide=5, origin=1)
-    return again.agg(**like.query.aggregates).to_df()
 
 
 # --- user-defined aggregates ---

@@ -6,7 +6,8 @@ import datetime as dt
 import math
 from collections import Counter
 from collections.abc import Callable
-from decimal import Decimal
+from decimal import Context, Decimal
+from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
@@ -20,6 +21,7 @@ from hypothesis import strategies as st
 from anabranch.errors import ArithmeticOverflowError
 from anabranch.operators.folds import (
     Concatenate,
+    DecimalMean,
     DistinctCount,
     Edge,
     Extreme,
@@ -37,6 +39,7 @@ from tests.oracles.aggregates import canonical, order, same
 
 Bounds = list[tuple[int, int]]
 I64 = np.iinfo(np.int64)
+_EXACT = Context(prec=100)
 nan, inf = math.nan, math.inf
 
 per_type = settings(max_examples=40)
@@ -138,6 +141,37 @@ def test_sum_of_decimals_that_does_not_fit() -> None:
     assert "wider decimal" in raised.value.hint
     # Two halves do not fit, but with the third taken off they do: only the window's own sum counts.
     assert Sum()(states, runs_of([(0, 3), (1, 4)])).to_pylist() == [half, half]
+
+
+def mean(total: Decimal, n: int, places: int) -> Decimal:
+    """Half up, in integers: no arithmetic of decimals that could round on its way."""
+    scaled = Fraction(total) / n * 10**places
+    rounded = math.floor(abs(scaled) + Fraction(1, 2))
+    return Decimal(rounded if scaled >= 0 else -rounded).scaleb(-places, _EXACT)
+
+
+@given(states_and_runs(st.one_of(maybe, st.tuples(decimals, st.integers(1, 9)))))
+def test_mean_of_decimals(drawn: tuple[list[tuple[Decimal, int] | None], Bounds]) -> None:
+    panes, bounds = drawn
+    kind = pa.struct([("sum", pa.decimal128(38, 2)), pa.field("n", pa.int64(), nullable=False)])
+    # Of nulls only, the sum is null and the count is 0.
+    states = [{"sum": p[0], "n": p[1]} if p else {"sum": None, "n": 0} for p in panes]
+    found = DecimalMean(38, 6)(pa.array(states, kind), runs_of(bounds))
+    assert found.type == pa.decimal128(38, 6)
+    for value, (lo, hi) in zip(found.to_pylist(), bounds, strict=True):
+        inside = known(panes[lo:hi])
+        expected = mean(sum((p[0] for p in inside), Decimal(0)), sum(p[1] for p in inside), 6) if inside else None
+        assert value == expected
+
+
+def test_mean_of_decimals_has_all_its_places() -> None:
+    # A third of 38 digits: Spark's own division would keep 18 of these 22 places.
+    states = pa.array([{"sum": Decimal("0.1"), "n": 1}, {"sum": Decimal("0.1"), "n": 2}],
+                      pa.struct([("sum", pa.decimal128(38, 18)), ("n", pa.int64())]))  # fmt: skip
+    found = DecimalMean(38, 22)(states, runs_of([(0, 2), (1, 2)])).to_pylist()
+    assert found == [Decimal("0.0666666666666666666667"), Decimal("0.05")]
+    with pytest.raises(ArithmeticOverflowError, match="the mean of a window does not fit decimal128"):
+        DecimalMean(3, 2)(pa.array([{"sum": Decimal("10.00"), "n": 1}], states.type), runs_of([(0, 1)]))
 
 
 extremes = st.sampled_from([I64.min, I64.min + 1, -(2**62), -1, 0, 1, 2**62, I64.max - 1, I64.max])

@@ -6,11 +6,14 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from anabranch.operators.folds import Concatenate, Sum
 from anabranch.operators.kernels import find_runs
+from anabranch.operators.sliding import BATCH, FIRST, LAST, PANES, ROWS, SPEC, SlidingOperator
 from anabranch.windows import Batches, PaneWindow
 
 
@@ -144,3 +147,53 @@ def test_a_gap_of_very_many_windows_costs_nothing() -> None:
     # Ten to the twelve empty windows between two panes: a loop over them would not come back.
     runs = runs_of([Group([0, 10**12], -100, 2 * 10**12)], PaneWindow(10, 1, 0))
     assert runs == [Run(0, -9, 0, 0, 1), Run(0, 10**12 - 9, 10**12, 1, 2)]
+
+
+# --- the operator around it ---
+
+sorted_panes = st.dictionaries(st.integers(-60, 60), st.integers(-9, 9), max_size=12)
+
+
+@given(
+    st.lists(sorted_panes, max_size=3),
+    st.lists(pane_windows(), min_size=1, max_size=3),
+    st.integers(1, 70),
+    st.randoms(use_true_random=False),
+)
+def test_the_operator_has_every_window_of_every_size_once(
+    keys: list[dict[int, int]], windows: list[PaneWindow], slide: int, random: st.DataObject
+) -> None:
+    """Several windows over the panes of several keys, in batches that come in any order, with panes in any order."""
+    layout = Batches.over(windows, slide)
+    rows = []
+    for key, panes in enumerate(keys):
+        for k in range(-150, 150):
+            begin = layout.origin + k * layout.slide
+            mine = [(p, 2, v, [f"{p}"]) for p, v in panes.items() if begin <= p < begin + layout.size]
+            random.shuffle(mine)  # type: ignore[attr-defined]
+            if mine:
+                rows.append((key, k, mine))
+    random.shuffle(rows)  # type: ignore[attr-defined]
+
+    state = pa.struct([("pane", pa.int64()), (ROWS, pa.int64()), ("sum", pa.int64()), ("list", pa.list_(pa.string()))])
+    columns = [pa.array([row[0] for row in rows], pa.int64()), pa.array([row[1] for row in rows], pa.int64())]
+    lists = [[dict(zip(("pane", ROWS, "sum", "list"), pane, strict=True)) for pane in row[2]] for row in rows]
+    columns.append(pa.array(lists, pa.list_(state)))
+    batch = pa.RecordBatch.from_arrays(columns, names=["key", BATCH, PANES])
+    names = ("key", SPEC, FIRST, LAST, ROWS, "sum", "list")
+    operator = SlidingOperator(tuple(windows), layout, (Sum(), Concatenate()), names)
+
+    found = {}
+    for result in operator(iter([batch, batch.slice(0, 0)])):
+        assert tuple(result.schema.names) == names
+        for run in result.to_pylist():
+            for j in range(run[FIRST], run[LAST] + 1):
+                assert (run["key"], run[SPEC], j) not in found
+                found[run["key"], run[SPEC], j] = (run[ROWS], run["sum"], run["list"])
+    expected = {}
+    for key, panes in enumerate(keys):
+        for spec, window in enumerate(windows):
+            for (_, j), inside in contents([Group(sorted(panes), -200, 200)], window).items():
+                values = (2 * len(inside), sum(panes[p] for p in inside), [f"{p}" for p in inside])
+                expected[key, spec, j] = values
+    assert found == expected

@@ -15,6 +15,7 @@ It needs nothing but Python: the traffic is made up (`traffic`), the Spark is lo
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -98,12 +99,15 @@ def _session(console: Console) -> Iterator[SparkSession]:
         return
     with phase(console, "Starting Spark") as step:
         # Few parts: the exchanges are small, and an epoch of a stream pays for each part of its state.
-        spark = local_session(app_name="anabranch-demo", shuffle_partitions=4)
+        # No log: what goes wrong is raised, and a job that Ctrl-C ends is no error to be told of.
+        spark = local_session(app_name="anabranch-demo", shuffle_partitions=4, config={"spark.log.level": "OFF"})
         step.done = f"Spark {spark.version}, on this machine only"
+    logging.disable(logging.ERROR)  # py4j logs an interrupted call
     try:
         yield spark
     finally:
         spark.stop()
+        logging.disable(logging.NOTSET)
 
 
 def _ask(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
@@ -54,6 +55,7 @@ class _Screen:
     epochs: int = 0
     rate: float = 0.0
     windows: list[pa.Table] = field(default_factory=list)
+    failure: Exception | None = None
 
     @property
     def delivered(self) -> int:
@@ -106,8 +108,13 @@ def replay(
 
     def sink(windows: DataFrame, epoch: int) -> None:
         folder = work / f"epoch-{epoch:05d}"
-        windows.write.mode("overwrite").parquet(str(folder))
-        screen.deliver(read(folder))
+        try:
+            windows.write.mode("overwrite").parquet(str(folder))
+            screen.deliver(read(folder))
+        except Exception as error:
+            # Spark searches a long message with a regular expression that overflows its stack; so it gets a short one.
+            screen.failure = error
+            raise RuntimeError("the sink failed") from None
 
     query = (
         speeds.writeStream.foreachBatch(sink)
@@ -117,6 +124,8 @@ def replay(
     )
     try:
         _watch(query, screen, console)
+    except StreamingQueryException as error:
+        raise screen.failure or error from error
     finally:
         query.stop()
     step.done = (
