@@ -33,7 +33,7 @@ class UnitCosts:
 
     update: float = 1.0
     """one row, or one copy of it, into an aggregation"""
-    move: float = 2.0
+    move: float = 12.0
     """one row through an exchange of its own, without combining before"""
     gather: float = 6.0
     """one pane state through the exchange and the kernel"""
