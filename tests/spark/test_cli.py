@@ -47,7 +47,7 @@ def test_explain_reads_a_file(spark: SparkSession, tmp_path: Path) -> None:
         "explain", str(path), "--time", "at", "--size", "4 s", "--agg", "max:n", "--strategy", "batch", "--batch", "3"
     )
     assert "strategy    batch, B = 3, as asked" in shown
-    assert "none: batches of panes go round a ring" in shown
+    assert "keys        none" in shown
 
 
 @pytest.mark.parametrize(
