@@ -47,7 +47,7 @@ def local_session(
     config: Mapping[str, str] | None = None,
     app_name: str = "anabranch",
 ) -> SparkSession:
-    """Start a local Spark, or return the one that already runs in this process.
+    """Start a local Spark, or return the one that already runs in this process, as it is.
 
     Session time is UTC. (Naive datetimes that `collect()` returns are in the time zone of the Python process, as
     always in PySpark.) Only errors are logged; `config={"spark.driver.defaultJavaOptions": ""}` brings back
@@ -63,6 +63,9 @@ def local_session(
     Raises:
         JavaNotFoundError: there is no Java that Spark can run on.
     """
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        return running
     ensure_java()
     _use_this_python()
     _use_packaged_spark()
@@ -86,8 +89,7 @@ def local_session(
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
-    if SparkSession.getActiveSession() is None:
-        settings["spark.sql.warehouse.dir"] = _temporary_folder("anabranch-warehouse-").as_uri()
+    settings["spark.sql.warehouse.dir"] = _temporary_folder("anabranch-warehouse-").as_uri()
     builder = SparkSession.builder.master(f"local[{tasks}]").appName(app_name)
     return builder.config(map={**settings, **(config or {})}).getOrCreate()
 
