@@ -25,6 +25,7 @@ from anabranch.demo.queries import LENGTHS, SLIDE, flat, grid, read, seconds_of,
 from anabranch.demo.race import equal
 from anabranch.demo.terminal import Waterfall
 from anabranch.demo.traffic import FREE_SPEED, SEGMENTS, simulate, write_reports
+from anabranch.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -117,26 +118,26 @@ def test_numbers_agree_with_spark(spark: SparkSession, run: tuple[demo.DemoResul
     """The comparison that the demo makes of itself, made again from the same seed, by other means."""
     result, _ = run
     assert result.agree
-    piece = result.peer.slice
+    piece = result.race.slice
     assert ROWS * 0.01 <= piece.rows < ROWS
     reports = write_reports(simulate(MINUTES, seed=7), tmp_path / "reports", rows=ROWS, files=4 * EPOCHS, seed=7)
-    assert result.null_times == reports.null_times == result.stream.null_times
+    assert result.race.null_times == reports.null_times == result.stream.null_times
     assert piece.rows == reports.per_segment[list(piece.segments)].sum()
     sample = spark.read.parquet(str(tmp_path / "reports")).where(f"seg = {piece.segments[0]}")
     for length in LENGTHS:
         flat(spark_speeds(sample, length)).write.parquet(str(tmp_path / "windows" / str(seconds_of(length))))
     theirs = read(tmp_path / "windows")
     assert len(theirs) > 100
-    assert equal(theirs, result.windows, piece.segments[:1])
+    assert equal(theirs, result.race.windows, piece.segments[:1])
 
 
 @pytest.mark.slow
 def test_a_wrong_number_is_noticed(run: tuple[demo.DemoResult, str]) -> None:
     result, _ = run
-    wrong = result.peer.results.to_pandas()
+    wrong = result.race.spark_windows.to_pandas()
     wrong.loc[len(wrong) // 2, "speed"] += 1e-9
-    assert not equal(type(result.windows).from_pandas(wrong), result.windows, result.peer.slice.segments)
-    assert not equal(result.peer.results.slice(1), result.windows, result.peer.slice.segments)
+    assert not equal(type(result.race.windows).from_pandas(wrong), result.race.windows, result.race.slice.segments)
+    assert not equal(result.race.spark_windows.slice(1), result.race.windows, result.race.slice.segments)
 
 
 @pytest.mark.slow
@@ -144,16 +145,16 @@ def test_everything_is_counted(run: tuple[demo.DemoResult, str]) -> None:
     result, _ = run
     assert result.rows == result.stream.rows == ROWS
     assert result.stream.epochs == EPOCHS
-    assert [lane.label for lane in result.lanes] == list(LENGTHS)
-    assert sum(lane.windows for lane in result.lanes) == len(result.windows) == result.together.windows
+    assert [lane.label for lane in result.race.lanes] == list(LENGTHS)
+    assert sum(lane.windows for lane in result.race.lanes) == len(result.race.windows) == result.race.together.windows
     # The stream keeps back what is not complete: less than the batch has, more than nothing.
-    assert 0 < len(result.stream.windows) < result.lanes[0].windows
+    assert 0 < len(result.stream.windows) < result.race.lanes[0].windows
 
 
 @pytest.mark.slow
 def test_slowest_segments_are_the_slowest(run: tuple[demo.DemoResult, str]) -> None:
     result, _ = run
-    last = grid(result.windows, LENGTHS[0], MINUTES)[:, -1]
+    last = grid(result.race.windows, LENGTHS[0], MINUTES)[:, -1]
     slowest = result.slowest(3)
     assert [slow.segment for slow in slowest] == np.argsort(last, kind="stable")[:3].tolist()
     assert [slow.speeds[0] for slow in slowest] == np.sort(last)[:3].tolist()
@@ -167,7 +168,7 @@ def test_page_stands_alone(run: tuple[demo.DemoResult, str]) -> None:
     assert not re.search(r'(?:src|href)="(?!data:)', text), "the page needs nothing but itself"
     assert "$" not in re.sub(r"<script>.*</script>", "", text, flags=re.DOTALL), "the template is filled in"
     assert text.count("data:image/png;base64,") == len(LENGTHS) + 1
-    assert f"every {SLIDE}" in text and "strategy    pane" in text and f"{len(result.windows):,}" in text
+    assert f"every {SLIDE}" in text and "strategy    pane" in text and f"{len(result.race.windows):,}" in text
 
 
 @pytest.mark.slow
@@ -196,6 +197,12 @@ def test_without_matplotlib_it_says_what_to_install(
     assert result.picture is None
     assert not (tmp_path / "demo.png").exists() and (tmp_path / "demo.html").exists()
     assert 'pip install "anabranch[plots]"' in said.getvalue()
+
+
+@pytest.mark.parametrize("wrong", [{"rows": 0}, {"minutes": 0}, {"seconds": 0.0}])
+def test_nothing_to_show_is_an_error(wrong: dict[str, float]) -> None:
+    with pytest.raises(InvalidArgumentError):
+        demo.run(**wrong)  # type: ignore[arg-type]
 
 
 def test_importing_it_needs_no_matplotlib() -> None:

@@ -8,8 +8,9 @@ It needs nothing but Python: the traffic is made up (`traffic`), the Spark is lo
 
 1. two million position reports are written as Parquet files;
 2. they are read as a stream, and the one-minute windows are drawn while they are delivered (`live`);
-3. they are read at once: windows of 1, 5 and 15 minutes, which share one set of panes;
-4. Spark's `window()` answers the same question for a slice, and the answers are compared (`race`);
+3. they are read at once, windows of 1, 5 and 15 minutes sharing one set of panes; Spark's `window()` answers the same
+   question for a slice (`race`);
+4. the answers of the stream, the batch and Spark's `window()` are compared;
 5. tables (`tables`), a page (`page`) and a picture (`plots`) say what came out.
 """
 
@@ -19,24 +20,23 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import pyarrow as pa
-import pyarrow.compute as pc
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import SparkSession
 from rich.console import Console
 
 from anabranch.demo import page, plots
-from anabranch.demo.live import LENGTH, Replay, replay
-from anabranch.demo.queries import LENGTHS, read, seconds_of, sliding_speeds
-from anabranch.demo.race import Lane, Peer, Timing, equal, equal_stream, run_ours, run_spark
+from anabranch.demo.live import LENGTH, replay
+from anabranch.demo.queries import sliding_speeds
+from anabranch.demo.race import equal_stream, race, warm_up
 from anabranch.demo.result import DemoResult
 from anabranch.demo.tables import race_table, slowest_table
 from anabranch.demo.terminal import clock, phase
 from anabranch.demo.traffic import SEGMENTS, Reports, Traffic, simulate, write_reports
 from anabranch.embedded import local_session
+from anabranch.errors import InvalidArgumentError
 
 __all__ = ["DemoResult", "run"]
 
@@ -68,6 +68,11 @@ def run(
 
     Whatever it writes elsewhere is temporary, and gone when it ends, on Ctrl-C too.
     """
+    if rows < 1 or minutes < 1 or seconds <= 0:
+        raise InvalidArgumentError(
+            f"a demo of {rows} rows in {minutes} minutes, with {seconds} seconds for the comparison",
+            hint="each must be more than zero",
+        )
     console = console or Console()
     began = time.perf_counter()
     with TemporaryDirectory(prefix="anabranch-demo-", ignore_cleanup_errors=True) as folder:
@@ -124,28 +129,29 @@ def _ask(
         console=console,
     )
     reports = spark.read.parquet(str(folder))
-    ours = _run_ours(reports, written, work, console)
-    peer, on_slice = _run_peer(reports, written, work, seconds, console)
+    with phase(console, "Warming up") as step:
+        piece = warm_up(reports, written, work, seconds=seconds, note=step.note)
+        step.done = f"Warmed up: both sides have run once; Spark's window() gets a slice of {piece.rows:,} reports"
+    with phase(console, "Racing") as step:
+        found = race(reports, written, piece, work, note=step.note)
+        step.done = (
+            f"Timed: Anabranch {found.together.ours.seconds:.1f} s for all {written.rows:,} reports and three window "
+            f"lengths, Spark's window() {found.together.spark.seconds:.1f} s for its slice"
+        )
     with phase(console, "Comparing the results") as step:
-        slice_agrees = equal(peer.results, ours.windows, peer.slice.segments)
-        stream_agrees = equal_stream(stream.windows, ours.windows, LENGTH)
+        slice_agrees, stream_agrees = found.agree, equal_stream(stream.windows, found.windows, LENGTH)
         explanation = sliding_speeds(reports).sample(0.02).explain()
-        step.done = _verdict(slice_agrees, stream_agrees, peer, stream)
+        step.done = (
+            f"Compared: {len(found.spark_windows):,} windows of Spark's window() {_verdict(slice_agrees)}, "
+            f"{len(stream.windows):,} of the stream {_verdict(stream_agrees)}"
+        )
     return DemoResult(
         traffic=traffic,
         reports=written,
-        null_times=ours.null_times,
         stream=stream,
-        stream_agrees=stream_agrees,
-        lanes=tuple(
-            Lane(length, _delivered(ours.windows, length), timing, peer.timings[length])
-            for length, timing in ours.alone.items()
-        ),
-        together=Lane("all three", len(ours.windows), ours.together, peer.total),
-        peer=peer,
-        ours_on_slice=on_slice,
+        race=found,
         slice_agrees=slice_agrees,
-        windows=ours.windows,
+        stream_agrees=stream_agrees,
         explanation=explanation,
         seconds=0.0,
         page=Path(),
@@ -153,64 +159,8 @@ def _ask(
     )
 
 
-@dataclass(frozen=True)
-class _Ours:
-    windows: pa.Table
-    together: Timing
-    alone: dict[str, Timing]
-    null_times: int
-
-
-def _run_ours(reports: DataFrame, written: Reports, work: Path, console: Console) -> _Ours:
-    with phase(console, f"Anabranch over all {written.rows:,} reports, to warm up") as step:
-        run_ours(reports, work / "ours", written.rows)
-        alone = {}
-        for length in LENGTHS:
-            step.doing = f"Anabranch over all {written.rows:,} reports, windows of {length}"
-            alone[length] = run_ours(reports, work / f"ours-{seconds_of(length)}", written.rows, (length,))
-        step.doing = f"Anabranch over all {written.rows:,} reports, windows of {', '.join(LENGTHS)} at once"
-        counted = Observation()
-        together = run_ours(reports, work / "ours", written.rows, observation=counted)
-        windows = read(work / "ours")
-        null_times = int(counted.get["null_time"])
-        step.done = (
-            f"Anabranch: {len(windows):,} windows of {', '.join(LENGTHS)} by one query in {together.seconds:.1f} s; "
-            f"{null_times:,} reports without a time were counted and set apart"
-        )
-    return _Ours(windows, together, alone, null_times)
-
-
-def _run_peer(
-    reports: DataFrame, written: Reports, work: Path, seconds: float, console: Console
-) -> tuple[Peer, Timing]:
-    with phase(console, "Spark's window()") as step:
-
-        def note(doing: str) -> None:
-            step.doing = doing
-
-        peer = run_spark(reports, written.per_segment, work / "peer", seconds=seconds, note=note)
-        note(f"Anabranch over the same {peer.slice.rows:,} reports")
-        piece = reports.sparkSession.read.parquet(str(peer.slice.folder))
-        on_slice = run_ours(piece, work / "ours-slice", peer.slice.rows)
-        step.done = (
-            f"Spark's window(): {peer.total.seconds:.1f} s for a slice of {peer.slice.rows:,} reports, "
-            f"where Anabranch takes {on_slice.seconds:.1f} s"
-        )
-    return peer, on_slice
-
-
-def _delivered(windows: pa.Table, length: str) -> int:
-    return int(pc.sum(pc.equal(windows["length_s"], seconds_of(length))).as_py())
-
-
-def _verdict(slice_agrees: bool, stream_agrees: bool, peer: Peer, stream: Replay) -> str:
-    def word(agrees: bool) -> str:
-        return "equal to the last bit" if agrees else "[bold red]DIFFERENT[/]"
-
-    return (
-        f"Compared: {len(peer.results):,} windows of Spark's window() {word(slice_agrees)}, "
-        f"{len(stream.windows):,} of the stream {word(stream_agrees)}"
-    )
+def _verdict(agrees: bool) -> str:
+    return "equal to the last bit" if agrees else "[bold red]DIFFERENT[/]"
 
 
 def _show(result: DemoResult, out: Path, console: Console) -> DemoResult:

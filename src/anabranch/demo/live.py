@@ -130,7 +130,8 @@ def replay(
         query.stop()
     step.done = (
         f"Stream: {screen.rows:,} reports in {screen.epochs} epochs, {screen.delivered:,} windows of {LENGTH} "
-        f"delivered as they became complete"
+        f"delivered as they became complete; "
+        f"{screen.null_times:,} reports without a time counted and set apart"
     )
     finish(console, step)
     return Replay(screen.rows, screen.null_times, screen.epochs, step.seconds, pa.concat_tables(screen.windows))

@@ -62,7 +62,7 @@ def png(cells: npt.NDArray[np.uint8]) -> bytes:
 
 def _values(result: DemoResult) -> dict[str, str]:
     """What goes into the template."""
-    piece = result.peer.slice
+    piece = result.race.slice
     minutes = result.traffic.minutes
     return {
         "background": colours.BACKGROUND,
@@ -73,22 +73,22 @@ def _values(result: DemoResult) -> dict[str, str]:
         "ours": colours.OURS,
         "theirs": colours.THEIRS,
         "rows": f"{result.rows:,}",
-        "windows": f"{len(result.windows):,}",
+        "windows": f"{len(result.race.windows):,}",
         "begin": clock(0),
         "end": clock(minutes * 60),
         "slide": SLIDE,
         "segments": str(SEGMENTS),
         "segment_m": f"{SEGMENT_KM * 1000:.0f}",
         "skew": f"{result.reports.skew:.0f}",
-        "null_times": f"{result.null_times:,}",
-        "ratio": times(result.together.ratio),
-        "our_seconds": f"{result.together.ours.seconds:.1f}",
-        "our_rate": short(result.together.ours.rate),
+        "null_times": f"{result.race.null_times:,}",
+        "ratio": times(result.race.together.ratio),
+        "our_seconds": f"{result.race.together.ours.seconds:.1f}",
+        "our_rate": short(result.race.together.ours.rate),
         "slice_rows": f"{piece.rows:,}",
         "slice_segments": str(len(piece.segments)),
-        "slice_ours": f"{result.ours_on_slice.seconds:.1f}",
-        "slice_spark": f"{result.peer.total.seconds:.1f}",
-        "compared": f"{len(result.peer.results):,}",
+        "slice_ours": f"{result.race.ours_on_slice.seconds:.1f}",
+        "slice_spark": f"{result.race.together.spark.seconds:.1f}",
+        "compared": f"{len(result.race.spark_windows):,}",
         "slice_verdict": _verdict(result.slice_agrees),
         "stream_seconds": f"{result.stream.seconds:.0f}",
         "stream_epochs": str(result.stream.epochs),
@@ -218,7 +218,7 @@ def _place(result: DemoResult) -> str:
 
 def _race(result: DemoResult) -> str:
     """Rates of both sides as bars on a logarithmic scale."""
-    lanes = (*result.lanes, result.together)
+    lanes = (*result.race.lanes, result.race.together)
     width, height, left, top = 540, 250, 82, 40
     right, bottom = width - 78, height - 26
     rates = [timing.rate for lane in lanes for timing in (lane.ours, lane.spark)]
@@ -260,7 +260,7 @@ def _race_rows(result: DemoResult) -> str:
         f"<tr><th>{escape(lane.label)}</th><td>{lane.windows:,}</td><td>{lane.ours.seconds:.1f} s</td>"
         f"<td>{short(lane.ours.rate)}</td><td>{lane.spark.seconds:.1f} s</td><td>{short(lane.spark.rate)}</td>"
         f"<td><strong>{times(lane.ratio)}</strong></td></tr>"
-        for lane in (*result.lanes, result.together)
+        for lane in (*result.race.lanes, result.race.together)
     )
 
 

@@ -80,7 +80,7 @@ def _title(figure: Figure, result: DemoResult) -> None:
     figure.text(
         0.055,
         0.948,
-        f"{result.rows:,} position reports, {len(result.windows):,} windows, a new one every {SLIDE}. "
+        f"{result.rows:,} position reports, {len(result.race.windows):,} windows, a new one every {SLIDE}. "
         "Cars drive upwards; a jam glows, and wanders down, against the traffic.\n"
         "Short windows show every stop-and-go wave, long ones only the jam, and that long after it is gone.",
         fontsize=13,
@@ -144,7 +144,7 @@ def _one_place(axes: Axes, result: DemoResult) -> None:
 
 
 def _race(axes: Axes, result: DemoResult) -> None:
-    lanes = (*result.lanes, result.together)
+    lanes = (*result.race.lanes, result.race.together)
     for number, lane in enumerate(lanes):
         for offset, name, timing, colour in (
             (-0.2, "Anabranch", lane.ours, colours.OURS),

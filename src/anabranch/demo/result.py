@@ -6,12 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from anabranch.demo.live import Replay
 from anabranch.demo.queries import LENGTHS, SLIDE_S, Grid, grid, seconds_of
-from anabranch.demo.race import Lane, Peer, Timing
+from anabranch.demo.race import Race
 from anabranch.demo.traffic import BEGIN, SEGMENT_KM, Reports, Traffic
 
 
@@ -35,23 +34,15 @@ class DemoResult:
     `agree` says that all windows were equal: those of Spark's `window()` on its slice, and those of the stream.
     """
 
-    traffic: Traffic
-    reports: Reports
-    null_times: int
-    """Reports without a time, as Spark counted them while the query ran."""
-    stream: Replay
-    stream_agrees: bool
-    lanes: tuple[Lane, ...]
-    """One per window length."""
-    together: Lane
-    """All window lengths: one query here, one after the other there."""
-    peer: Peer
-    ours_on_slice: Timing
+    traffic: Traffic = field(repr=False)
+    reports: Reports = field(repr=False)
+    stream: Replay = field(repr=False)
+    race: Race = field(repr=False)
     slice_agrees: bool
-    windows: pa.Table
-    explanation: str
+    stream_agrees: bool
+    explanation: str = field(repr=False)
     seconds: float
-    """What the run took, from the first line to the last result."""
+    """What the run took, up to the last result."""
     page: Path
     picture: Path | None
     """Absent without matplotlib."""
@@ -69,7 +60,7 @@ class DemoResult:
     def grid(self, length: str) -> Grid:
         """Mean speeds by segment and time, for the pictures."""
         if length not in self._grids:
-            self._grids[length] = grid(self.windows, length, self.traffic.minutes)
+            self._grids[length] = grid(self.race.windows, length, self.traffic.minutes)
         return self._grids[length]
 
     @property
@@ -83,7 +74,7 @@ class DemoResult:
     def slowest(self, count: int = 6) -> list[SlowSegment]:
         """The slowest segments at the end, by the shortest window."""
         end = (int(BEGIN.timestamp()) + self.traffic.minutes * 60) * 1_000_000
-        last = self.windows.filter(pc.equal(self.windows["end"], end)).to_pylist()
+        last = self.race.windows.filter(pc.equal(self.race.windows["end"], end)).to_pylist()
         found = {(row["seg"], row["length_s"]): row for row in last}
         lengths = [seconds_of(length) for length in LENGTHS]
         here = [row for row in last if row["length_s"] == lengths[0]]

@@ -35,7 +35,7 @@ def _digits(number: float) -> str:
 
 def race_table(result: DemoResult) -> Table:
     """A row per window length: both sides' times and rates."""
-    piece = result.peer.slice
+    piece = result.race.slice
     table = Table(
         box=box.SIMPLE_HEAD,
         title=f"Sliding speeds, every {SLIDE}",
@@ -44,15 +44,15 @@ def race_table(result: DemoResult) -> Table:
         caption=(
             f"Anabranch over all {result.rows:,} reports; Spark's window() over {piece.rows:,} of them (all of "
             f"{len(piece.segments)} segments). Over the same {piece.rows:,}: Anabranch "
-            f"{result.ours_on_slice.seconds:.1f} s, Spark's window() {result.peer.total.seconds:.1f} s."
+            f"{result.race.ours_on_slice.seconds:.1f} s, Spark's window() {result.race.together.spark.seconds:.1f} s."
         ),
         caption_justify="left",
     )
     table.add_column("window", no_wrap=True)
     for heading in ("delivered", "Anabranch", "Spark's window()", "faster"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for lane in (*result.lanes, result.together):
-        last = lane is result.together
+    for lane in (*result.race.lanes, result.race.together):
+        last = lane is result.race.together
         table.add_row(
             lane.label,
             f"{lane.windows:,}",
@@ -61,7 +61,7 @@ def race_table(result: DemoResult) -> Table:
             f"[bold green]{times(lane.ratio)}[/]",
             style="bold" if last else "",
         )
-        if lane is result.lanes[-1]:
+        if lane is result.race.lanes[-1]:
             table.add_section()
     return table
 

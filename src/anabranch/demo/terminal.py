@@ -44,6 +44,10 @@ class Phase:
     def seconds(self) -> float:
         return time.perf_counter() - self.began
 
+    def note(self, doing: str) -> None:
+        """What is being done now."""
+        self.doing = doing
+
     def __rich__(self) -> Text:
         spin = self._spinner.render(time.monotonic())
         line = Text.assemble(spin if isinstance(spin, Text) else "", " ", Text.from_markup(self.doing))
