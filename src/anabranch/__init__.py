@@ -26,18 +26,44 @@ from anabranch.aggregates import (
     variance,
 )
 from anabranch.errors import AnabranchError
-from anabranch.network.stream import Aggregation, Stream, Windowed, sliding, stream
+from anabranch.io.replay import replay
+from anabranch.io.sinks import CallSink, DeltaSink, FileSink, MemorySink, Sink
+from anabranch.network.processing import Processed, Split
+from anabranch.network.stream import Aggregation, Stream, Windowed, block_stream, sliding, stream
+from anabranch.operators.protocol import Operator
+from anabranch.operators.state import State
+from anabranch.runtime.exporters import JsonLines, Listener, Prometheus
+from anabranch.runtime.progress import EpochProgress
+from anabranch.runtime.query import EpochQuery
+from anabranch.runtime.settings import QoS
+from anabranch.runtime.start import start
 from anabranch.windows import Window
 
 __all__ = [
     "Aggregate",
     "Aggregation",
     "AnabranchError",
+    "CallSink",
+    "DeltaSink",
+    "EpochProgress",
+    "EpochQuery",
+    "FileSink",
+    "JsonLines",
+    "Listener",
+    "MemorySink",
+    "Operator",
+    "Processed",
+    "Prometheus",
+    "QoS",
+    "Sink",
+    "Split",
+    "State",
     "Stream",
     "Window",
     "Windowed",
     "__version__",
     "avg",
+    "block_stream",
     "collect",
     "count",
     "count_distinct",
@@ -46,7 +72,9 @@ __all__ = [
     "max",
     "min",
     "quantile",
+    "replay",
     "sliding",
+    "start",
     "stddev",
     "stream",
     "sum",

@@ -51,12 +51,36 @@ class StreamingError(AnabranchError):
     """Something that a streaming DataFrame cannot do, or a watermark that is missing."""
 
 
+class ReplayError(StreamingError):
+    """Recorded files that cannot be replayed: they changed under the stream, or go back in time."""
+
+
 class ArithmeticOverflowError(AnabranchError, ArithmeticError):
     """A window's sum that does not fit its type; a wrapped value would be a wrong answer."""
 
 
 class DisorderError(AnabranchError):
     """An input of an ordered merge that goes backwards."""
+
+
+class ListenerError(AnabranchError):
+    """A listener that cannot do its work: a file that cannot be written, a port that is taken."""
+
+
+class ControllerError(AnabranchError, LookupError):
+    """A controller that does not exist, or two that claim the same name or setting."""
+
+
+class OperatorError(AnabranchError):
+    """An operator, a route or a sink of the user that did what the runtime cannot take."""
+
+
+class StateError(AnabranchError):
+    """A durable file that is missing, torn or cannot be written, or live state that another process has changed."""
+
+
+class CheckpointError(AnabranchError):
+    """A checkpoint folder that belongs to another query, to a newer release, or to something else."""
 
 
 class JavaNotFoundError(AnabranchError):

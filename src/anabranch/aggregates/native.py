@@ -171,8 +171,11 @@ def collect(column: ColumnLike) -> Aggregate:
         rows = F.array_sort(
             F.collect_list(F.when(value.isNotNull(), F.struct(inputs.time.alias("time"), value.alias("value"))))
         )
-        values = F.transform(rows, lambda row: row["value"])
-        return Bound((State(values, folds.Concatenate()),), _first, values)
+
+        def values(rows: Column) -> Column:
+            return F.transform(rows, lambda row: row["value"])
+
+        return Bound((State(rows, folds.Concatenate()),), lambda s: values(s[0]), values(rows))
 
     return Aggregate("collect", (column,), bind)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 from pyspark.errors import AnalysisException
@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from anabranch.aggregates import Aggregate, Bound, ColumnLike, Inputs
 from anabranch.errors import ColumnNotFoundError, InvalidArgumentError, column_not_found
 from anabranch.network.columns import TimeColumn, quoted
+from anabranch.plan.strategy import Strategy
 from anabranch.windows import Axis, Panes
 
 
@@ -51,6 +52,11 @@ class Query:
     @cached_property
     def bound(self) -> dict[str, Bound]:
         return {name: bind(self.source, aggregate, self.time) for name, aggregate in self.aggregates.items()}
+
+    def result_like(self, build: Callable[[Query, Strategy, None], DataFrame]) -> DataFrame:
+        """A bounded DataFrame without rows, with the columns of the result."""
+        empty = self.source.sparkSession.createDataFrame([], self.source.schema)
+        return build(replace(self, source=empty), Strategy("pane"), None)
 
     @property
     def native(self) -> bool:

@@ -13,16 +13,22 @@ returns is asked for rows.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
 from anabranch.aggregates import Aggregate, ColumnLike
 from anabranch.errors import InvalidArgumentError, InvalidWindowError, StreamingError, column_not_found
+from anabranch.io.frames import unpacked
 from anabranch.network.columns import EVENT, TimeColumn, TimeKind, quoted
+from anabranch.network.nodes import ONLY, Input, Node, WindowNode
+from anabranch.network.parts import Output, Packed, Part, Source, Step
 from anabranch.network.query import Query, analysed, resolve
 from anabranch.plan import batch as batch_plan
 from anabranch.plan import streaming
@@ -33,8 +39,21 @@ from anabranch.plan.panes import WINDOW, WINDOW_SPEC
 from anabranch.plan.strategy import Kind, Strategy
 from anabranch.windows import Duration, Panes, Window, describe, micros
 
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from anabranch.io.sinks import Sink
+    from anabranch.network.processing import Processed, Split
+    from anabranch.operators.protocol import OperatorFactory
+    from anabranch.runtime.deliveries import Delivery
+    from anabranch.runtime.query import EpochQuery
+    from anabranch.split.splitter import BroadcastFunction, RouteFunction
+
 WINDOW_TIME = "window_time"
 """The time of a window's result, for aggregates that follow: its last instant, as Spark's `window_time()`."""
+
+WINDOW_GROUPS = 16
+"""Partition-groups of a windowed aggregate with keys, in the epoch runtime."""
 
 _WATERMARK = "spark.watermarkDelayMs"
 _numbers = itertools.count(1)
@@ -55,6 +74,7 @@ def stream(source: DataFrame, *, time: str, watermark: Duration | None = None) -
     column = TimeColumn(time, TimeKind.of(time, source.schema[time].dataType))
     if not source.isStreaming:
         return Stream(source, column)
+    given = source
     derived = column.kind is not TimeKind.TIMESTAMP
     if derived:
         source = source.withColumn(EVENT, F.timestamp_micros(column.micros()))
@@ -62,13 +82,37 @@ def stream(source: DataFrame, *, time: str, watermark: Duration | None = None) -
         _check_no_watermark(source)
         name = EVENT if derived else time
         source = source.withWatermark(name, _delay(watermark))
+        delay = micros(watermark, "watermark")
     elif derived or _WATERMARK not in source.schema[time].metadata:
         raise StreamingError(
             f"the stream has no watermark on {time!r}, so no window would ever be complete and its state would grow "
             "for ever",
             hint='say how late rows may come: ab.stream(df, time=..., watermark="10 seconds")',
         )
-    return Stream(source, column)
+    else:
+        delay = int(source.schema[time].metadata[_WATERMARK]) * 1_000
+    return Stream(source, column, (Part(Source(given, column, delay)),))
+
+
+def block_stream(
+    source: DataFrame, *, time: str, watermark: Duration, schema: pa.Schema, column: str | None = None
+) -> Stream:
+    """A stream of blocks: tuples that are packed already, and are unpacked only where they are needed.
+
+    Either references to blocks in files, as ``ab.replay(..., blocks=True)`` delivers them, or Arrow IPC payloads in a binary
+    `column` (Kafka messages, say); `schema` has the columns of the tuples (`anabranch.io.blocks.schema_of(path)`). A split with a route function reads
+    the blocks in its splitters, so the tuples never are rows; everything else unpacks them first.
+    """
+    if not source.isStreaming:
+        raise StreamingError("a bounded DataFrame of blocks", hint="unpack it, and use ab.stream(...)")
+    if column is not None and column not in source.columns:
+        raise column_not_found(column, source.columns)
+    if time not in schema.names:
+        raise column_not_found(time, schema.names)
+    packed = Packed(schema, column)
+    rows = stream(unpacked(source, packed), time=time, watermark=watermark)
+    origin = Source(source, rows.time, micros(watermark, "watermark"), packed)
+    return replace(rows, parts=(Part(origin),))
 
 
 @dataclass(frozen=True)
@@ -77,10 +121,14 @@ class Stream:
 
     source: DataFrame
     time: TimeColumn
+    parts: tuple[Part, ...] = ()
+    """where the rows come from, on a stream: for the epoch runtime"""
+    refusal: StreamingError | None = None
+    """why no Spark plan can have this stream, so that only the epoch runtime can; then `source` has its columns only"""
 
     def filter(self, condition: Column | str) -> Stream:
         """Only the rows for which the condition holds."""
-        return replace(self, source=analysed("the filter", self.source, lambda: self.source.where(condition)))
+        return self._then("the filter", lambda rows: rows.where(condition))
 
     def select(self, *columns: ColumnLike) -> Stream:
         """These columns; the time column stays."""
@@ -91,15 +139,69 @@ class Stream:
             chosen = [self.source.select(c) for c in kept]
             if any(c.columns == [self.time.name] and not c.sameSemantics(time_now) for c in chosen):
                 raise self._time_changed()
-        hidden = [EVENT] if EVENT in self.source.columns else []
         time = [] if self.time.name in names else [self.time.column]
-        return self._over(self.source.select(*kept, *time, *hidden))
+
+        def step(rows: DataFrame) -> DataFrame:
+            hidden = [EVENT] if EVENT in rows.columns else []
+            return rows.select(*kept, *time, *hidden)
+
+        return self._then("the selection", step)
 
     def with_columns(self, columns: Mapping[str, Column]) -> Stream:
         """With more columns, or others of the same name."""
         if self.source.isStreaming and self.time.name.lower() in (name.lower() for name in columns):
             raise self._time_changed()
-        return self._over(analysed("a new column", self.source, lambda: self.source.withColumns(dict(columns))))
+        return self._then("a new column", lambda rows: rows.withColumns(dict(columns)))
+
+    def union(self, other: Stream) -> Stream:
+        """The rows of both streams, which have the same columns and the same column of time."""
+        if self.time.name != other.time.name or self.source.isStreaming != other.source.isStreaming:
+            raise InvalidArgumentError(
+                f"a union of streams with the times {self.time.name!r} and {other.time.name!r}, or of a stream and a "
+                "table: rows would have no common time",
+                hint="rename the column of time before ab.stream(...), and give two streams",
+            )
+        both = analysed("the union", self.source, lambda: self.source.unionByName(other.source))
+        return Stream(both, self.time, (*self.parts, *other.parts), self.refusal or other.refusal)
+
+    def split(
+        self,
+        q: int,
+        *,
+        route: Column | str | RouteFunction | None = None,
+        broadcast: Column | str | BroadcastFunction | None = None,
+        splitters: int | None = None,
+        window_bytes: int | None = None,
+    ) -> Split:
+        """Split into q substreams (parasplit): each tuple goes to one of them, to all, or to none.
+
+        `route` gives the number of a substream, 0 to q-1; -1 or null sends the tuple nowhere. `broadcast` says which tuples go to
+        all. Both are Columns (or SQL text), or functions over whole blocks: ``route(block, q)`` and ``broadcast(block)`` take an
+        Arrow record batch and return one entry per tuple, as a numpy or Arrow array.
+
+        The number of splitters p and the bytes W of a physical window are tuned while running unless given.
+        """
+        from anabranch.network.processing import split
+
+        return split(self, q, route=route, broadcast=broadcast, splitters=splitters, window_bytes=window_bytes)
+
+    def process(
+        self,
+        operator: OperatorFactory,
+        schema: str | StructType | None = None,
+        *,
+        by: str | Sequence[str] = (),
+        groups: int = 60,
+        outputs: Mapping[str, str | StructType] | None = None,
+    ) -> Processed:
+        """Run a stateful operator of your own, one instance for each of `groups` partition-groups of the key `by`.
+
+        Without a key one instance sees the whole stream. See `anabranch.Operator`.
+        """
+        from anabranch.network.processing import keyed
+
+        keys = (by,) if isinstance(by, str) else tuple(by)
+        return keyed(self, keys, groups).process(operator, schema, outputs=outputs)
 
     def window(
         self,
@@ -144,12 +246,14 @@ class Stream:
 
     def bad_rows(self) -> DataFrame:
         """The rows that no window can take, with the reason: those without a time."""
+        self._check_planned()
         reason = F.lit(f"null time in column {self.time.name}").alias("reason")
         bad = self.source.where(self.time.column.isNull())
         return bad.select(*(quoted(c) for c in self.source.columns if c != EVENT), reason)
 
     def to_df(self) -> DataFrame:
         """The rows as a DataFrame."""
+        self._check_planned()
         return self.source.drop(EVENT)
 
     def _time_changed(self) -> StreamingError:
@@ -158,10 +262,16 @@ class Stream:
             hint="change it before the stream is made: ab.stream(df.withColumn(...), time=..., watermark=...)",
         )
 
-    def _over(self, source: DataFrame) -> Stream:
-        """The stream over other columns; the time may have become one of another type."""
+    def _then(self, what: str, step: Step) -> Stream:
+        """The stream after one more step; the time may have become one of another type."""
+        source = analysed(what, self.source, lambda: step(self.source))
         name = self.time.name
-        return Stream(source, TimeColumn(name, TimeKind.of(name, source.schema[name].dataType)))
+        time = TimeColumn(name, TimeKind.of(name, source.schema[name].dataType))
+        return Stream(source, time, tuple(part.then(step) for part in self.parts), self.refusal)
+
+    def _check_planned(self) -> None:
+        if self.refusal is not None:
+            raise self.refusal
 
 
 @dataclass(frozen=True)
@@ -175,13 +285,14 @@ class Windowed:
 
     def by(self, *keys: ColumnLike) -> Windowed:
         """Group by these columns, or expressions with an alias."""
-        source, names = self.stream.source, []
+        stream, names = self.stream, []
         for key in keys:
+            source = stream.source
             column = resolve(source, key)
             chosen = analysed("a key", source, partial(source.select, column))
             name = chosen.columns[0]
             if name not in source.columns:
-                source = source.withColumn(name, column)
+                stream = stream.with_columns({name: column})
             elif not any(chosen.sameSemantics(source.select(c)) for c in (quoted(name), quoted(name).alias(name))):
                 raise InvalidArgumentError(
                     f"the key {name!r} has the name of another column, which would be hidden from the aggregates",
@@ -195,7 +306,7 @@ class Windowed:
             names.append(name)
         if len(set(names)) < len(names):
             raise InvalidArgumentError(f"the same key twice in by({', '.join(names)})", hint="leave one out")
-        return replace(self, stream=replace(self.stream, source=source), keys=tuple(names))
+        return replace(self, stream=stream, keys=tuple(names))
 
     def agg(self, **aggregates: Aggregate) -> Aggregation:
         """Aggregate each window (and key): ``agg(trips=ab.count(), fare=ab.avg("fare"))``."""
@@ -226,17 +337,42 @@ class Windowed:
             f"anabranch-{next(_numbers)}",
         )
         query.bound  # noqa: B018  # Checks columns and types now, where the user wrote them.
-        return Aggregation(query)
+        return Aggregation(query, stream=self.stream)
+
+
+class Startable:
+    """What the epoch runtime can run."""
+
+    def _emissions(self) -> tuple[tuple[Node, str], ...]:
+        """The outputs, as (operator, name of the output)."""
+        raise NotImplementedError
+
+    def to(self, sink: Sink | Mapping[str, Sink]) -> Delivery:
+        """Say where the results go; for `anabranch.start`, which takes several."""
+        from anabranch.runtime.deliveries import deliver
+
+        return deliver(self._emissions(), sink)
+
+    def start(self, sink: Sink | Mapping[str, Sink], *, checkpoint: str | Path, **settings: Any) -> EpochQuery:
+        """Run it in the epoch runtime, and return the handle of the running query.
+
+        `sink` takes the results (`anabranch.FileSink`, ...); an operator with several outputs takes a dictionary of them. The
+        settings are those of `anabranch.start`: trigger, qos, listeners, workers, ...
+        """
+        from anabranch.runtime.start import start
+
+        return start(self.to(sink), checkpoint=checkpoint, **settings)
 
 
 @dataclass(frozen=True)
-class Aggregation:
+class Aggregation(Startable):
     """A windowed aggregate: ready to run, and itself a stream that further windows may be put over."""
 
     query: Query
     strategy: Strategy | None = None
     max_delay: int | None = None
     statistics: Statistics = UNKNOWN
+    stream: Stream | None = None
 
     def using(
         self,
@@ -278,10 +414,12 @@ class Aggregation:
         without a time are left out, counted as `null_time` in Spark's observed metrics (`metrics`, or your
         `observation`), and kept: `bad_rows()` of the stream has them.
         """
+        self._check_planned()
         return self._build(self._choice(), observation)
 
     def explain(self) -> str:
         """The strategy, its price, the prices of those not taken, and the Spark plan in short."""
+        self._check_planned()
         choice = self._choice()
         return explain(self.query, choice, self._build(choice, None))
 
@@ -309,9 +447,15 @@ class Aggregation:
                 hint='aggregate a time too, at=ab.max("time"), and start anew: ab.stream(q.to_df(), time="at")',
             )
         time = TimeColumn(WINDOW_TIME, query.time.kind)
-        if not query.streaming:
+        if self.stream is None or not self.stream.parts:
             return Stream(_with_window_time(self.to_df(), query), time)
-        inner = streaming.build_inner(query, None)
+        part = Part(Output(self.node, ONLY, time), (lambda rows: _with_window_time(rows, query),))
+        try:
+            self._check_planned()
+            inner = streaming.build_inner(query, None)
+        except StreamingError as refusal:
+            columns = _with_window_time(query.result_like(batch_plan.build), query)
+            return Stream(columns, time, (part,), refusal)
         event = F.window_time("__ab_window")
         columns = [
             *(quoted(k) for k in query.keys),
@@ -321,7 +465,7 @@ class Aggregation:
             times = [event.alias(WINDOW_TIME)]
         else:
             times = [query.time.from_micros(F.unix_micros(event)).alias(WINDOW_TIME), event.alias(EVENT)]
-        return Stream(inner.select(*columns, *map(quoted, query.aggregates), *times), time)
+        return Stream(inner.select(*columns, *map(quoted, query.aggregates), *times), time, (part,))
 
     def filter(self, condition: Column | str) -> Stream:
         """Only the results for which the condition holds, as a stream."""
@@ -334,6 +478,31 @@ class Aggregation:
     def windows(self, *sizes: tuple[Duration, Duration], origin: Duration = 0) -> Windowed:
         """Several windows over the results."""
         return self.as_stream().windows(*sizes, origin=origin)
+
+    @cached_property
+    def node(self) -> WindowNode:
+        """This aggregate as a node of the query network."""
+        assert self.stream is not None
+        inputs = tuple(Input(part, self.query.time) for part in self.stream.parts)
+        batch = self.strategy.batch if self.strategy is not None and self.strategy.kind != "window" else None
+        return WindowNode(inputs, self.query, WINDOW_GROUPS if self.query.keys else 1, batch)
+
+    def _emissions(self) -> tuple[tuple[Node, str], ...]:
+        if self.stream is None or not self.stream.parts:
+            raise StreamingError(
+                "start() runs a stream, and this is a bounded DataFrame",
+                hint="use to_df(), or read it as a stream: anabranch.replay(spark, path, time=...)",
+            )
+        if self.query.counts_rows:
+            raise StreamingError(
+                "count windows over a stream have no order that a restart would find again",
+                hint="use time windows, or an operator of your own that counts (Stream.process)",
+            )
+        return ((self.node, ONLY),)
+
+    def _check_planned(self) -> None:
+        if self.stream is not None and self.stream.refusal is not None:
+            raise self.stream.refusal
 
     def _choice(self) -> Choice:
         return choose(self.query, self.strategy, self.max_delay, self.statistics)

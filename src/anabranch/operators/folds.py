@@ -53,6 +53,14 @@ class Fold(ABC):
     def __call__(self, states: pa.Array, runs: Runs) -> pa.Array:
         """One value per run."""
 
+    def settle(self, states: pa.Array, pieces: Runs) -> pa.Array:
+        """Put pieces of one pane in order: on a stream a pane may come in several, one per epoch that brought rows.
+
+        Most folds do not care, their combine is commutative. Those that go by the order of rows gather the pieces
+        [lo, hi) of a pane into the first one and leave the others empty, so that the number of states stays.
+        """
+        return states
+
 
 class Sum(Fold):
     """Sums. Integers subtract what leaves, exactly; floats use two stacks, since a subtracted float leaves an error
@@ -126,9 +134,13 @@ class Extreme(Fold):
 
 @dataclass(frozen=True)
 class Edge(Fold):
-    """The state of the first or last pane that has one: panes are in the order of time."""
+    """The state of the first or last pane that has one: panes are in the order of time, states are (time, value)."""
 
     last: bool
+
+    def settle(self, states: pa.Array, pieces: Runs) -> pa.Array:
+        pick = max if self.last else min
+        return _settled(states, pieces, lambda found: pick(found, key=spark_order), None)
 
     def __call__(self, states: pa.Array, runs: Runs) -> pa.Array:
         at = np.flatnonzero(_valid(states))
@@ -186,7 +198,10 @@ class MostFrequent(Fold):
 
 
 class Concatenate(Fold):
-    """All elements, pane after pane: in the order of time, if each pane's list is."""
+    """All elements, pane after pane: in the order of time, if each pane's list is. Elements are (time, value)."""
+
+    def settle(self, states: pa.Array, pieces: Runs) -> pa.Array:
+        return _settled(states, pieces, _in_order, [])
 
     def __call__(self, states: pa.Array, runs: Runs) -> pa.Array:
         starts, values = _lists(states)
@@ -246,6 +261,9 @@ class UserFold(Fold):
     merge: Callable[[Any, Any], Any] | None
     returns: pa.DataType
 
+    def settle(self, states: pa.Array, pieces: Runs) -> pa.Array:
+        return _settled(states, pieces, _in_order, [])
+
     def __call__(self, states: pa.Array, runs: Runs) -> pa.Array:
         starts, rows = _lists(states)
         # The first field is the time the rows were sorted by; the others are the aggregate's inputs.
@@ -255,9 +273,17 @@ class UserFold(Fold):
             bounds = zip(starts[runs.lo].tolist(), starts[runs.hi].tolist(), strict=True)
             results = [self._run(values[begin:end]) for begin, end in bounds]
         else:
-            panes = [self._run(values[starts[i] : starts[i + 1]]) for i in range(len(starts) - 1)]
-            results = fold_objects(panes, runs.lo, runs.hi, self.merge, deepcopy)
+            # None for a piece without rows (see `settle`): not init(), which merge need not leave unchanged.
+            spans = zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True)
+            panes = [self._run(values[begin:end]) if end > begin else None for begin, end in spans]
+            results = fold_objects(panes, runs.lo, runs.hi, self._merge_known, deepcopy)
         return pa.array([self.final(state) for state in results], type=self.returns)
+
+    def _merge_known(self, a: Any, b: Any) -> Any:
+        if a is None or b is None:
+            return b if a is None else a
+        assert self.merge is not None
+        return self.merge(a, b)
 
     def _run(self, rows: Sequence[tuple[Any, ...]]) -> Any:
         state = self.init()
@@ -303,6 +329,38 @@ def _canonical(values: pa.Array) -> pa.Array:
         return values
     numbers = values.to_numpy(zero_copy_only=False)
     return pa.array(np.where(np.isnan(numbers), np.nan, numbers + 0.0), type=values.type, from_pandas=False)
+
+
+def spark_order(value: Any) -> Any:
+    """A key that sorts Python values as Spark sorts them: null first, NaN last, structs and arrays part by part."""
+    if value is None:
+        return (0,)
+    if isinstance(value, dict):
+        return (1, *(spark_order(part) for part in value.values()))
+    if isinstance(value, list):
+        return (1, *(spark_order(part) for part in value))
+    if isinstance(value, float) and value != value:
+        return (2,)
+    return (1, value)
+
+
+def _in_order(lists: list[list[Any]]) -> list[Any]:
+    return sorted((row for each in lists for row in each), key=spark_order)
+
+
+def _settled(states: pa.Array, pieces: Runs, gather: Callable[[list[Any]], Any], empty: Any) -> pa.Array:
+    """The states with the pieces of each pane gathered into the first one that it has."""
+    if not len(pieces.lo):
+        return states
+    at = np.concatenate([np.arange(lo, hi) for lo, hi in zip(pieces.lo, pieces.hi, strict=True)])
+    values: list[Any] = []
+    for lo, hi in zip(pieces.lo.tolist(), pieces.hi.tolist(), strict=True):
+        known = [value for value in states.slice(lo, hi - lo).to_pylist() if value is not None]
+        values += [gather(known) if known else empty, *([empty] * (hi - lo - 1))]
+    order = np.arange(len(states))
+    order[at] = len(states) + np.arange(len(at))
+    both = pa.concat_arrays([states, pa.array(values, type=states.type)])
+    return both.take(pa.array(order))
 
 
 def _take(states: pa.Array, index: Ints) -> pa.Array:

@@ -31,8 +31,8 @@ def find_runs(
 ) -> tuple[Ints, Ints, Ints, Ints, Ints]:
     """The runs of every group: (group, first window, last window, lo, hi).
 
-    Group g holds the panes ``offsets[g]:offsets[g+1]``, sorted and without repetition, and answers for the windows
-    that start in the panes first_start[g] .. last_start[g].
+    Group g holds the panes ``offsets[g]:offsets[g+1]``, sorted (a pane that came in pieces is there several times), and
+    answers for the windows that start in the panes first_start[g] .. last_start[g].
     """
     capacity = 2 * len(panes) + len(offsets)
     group = np.empty(capacity, np.int64)

@@ -17,7 +17,7 @@ from anabranch.operators.folds import Fold, Runs, Sum
 from anabranch.operators.kernels import find_runs
 from anabranch.windows import Batches, PaneWindow
 
-BATCH, PANES = "__ab_batch", "__ab_panes"
+BATCH, PANE, PANES = "__ab_batch", "__ab_pane", "__ab_panes"
 SPEC, FIRST, LAST, ROWS = "__ab_spec", "__ab_first", "__ab_last", "__ab_rows"
 
 

@@ -7,9 +7,8 @@ from pyspark.sql import functions as F
 
 from anabranch.network.columns import floordiv, quoted
 from anabranch.network.query import Query
-from anabranch.operators.sliding import BATCH, FIRST, PANES, ROWS, SPEC
+from anabranch.operators.sliding import BATCH, FIRST, PANE, PANES, ROWS, SPEC
 from anabranch.plan.panes import (
-    PANE,
     evaluate,
     keys_of,
     lifts,

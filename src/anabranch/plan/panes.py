@@ -18,11 +18,10 @@ from pyspark.sql.types import ArrayType, DataType, IntegerType, LongType, Struct
 from anabranch.aggregates import State
 from anabranch.network.columns import quoted
 from anabranch.network.query import Query
-from anabranch.operators.sliding import BATCH, FIRST, LAST, PANES, ROWS, SPEC, SlidingOperator
+from anabranch.operators.sliding import BATCH, FIRST, LAST, PANE, PANES, ROWS, SPEC, SlidingOperator
 from anabranch.windows import Batches, Window
 from anabranch.windows.ids import window_start
 
-PANE = "__ab_pane"
 WINDOW = "window"
 WINDOW_SPEC = "window_spec"
 _TOTAL = "__ab_total"
@@ -60,19 +59,23 @@ def evaluate(collected: DataFrame, query: Query, batches: Batches) -> DataFrame:
     # `mapInArrow` looks columns up by name without quotes, so keys with a dot in their name travel under another one.
     plain = [f"__ab_k{i}" for i in range(len(query.keys))]
     renamed = collected.toDF(*plain, BATCH, PANES)
-    schema = _runs_schema(renamed, query)
+    panes = renamed.schema[PANES].dataType
+    assert isinstance(panes, ArrayType) and isinstance(panes.elementType, StructType)
+    schema = runs_schema(renamed.schema[: len(plain)].fields, panes.elementType, query)
     folds = tuple(state.fold for state in states_of(query))
     operator = SlidingOperator(query.panes.in_panes(), batches, folds, tuple(schema.names))
     runs = renamed.mapInArrow(operator, schema)
     return windows_of_runs(runs.toDF(*query.keys, *schema.names[len(plain) :]), query)
 
 
-def windows_of_runs(runs: DataFrame, query: Query) -> DataFrame:
-    """Repeat each run once per window, and lower the states."""
-    window_id = F.explode(F.sequence(FIRST, LAST)).alias(FIRST)
-    windows = runs.select(*keys_of(query), SPEC, window_id, ROWS, *state_names(query))
+def windows_of_runs(runs: DataFrame, query: Query, *, also: Sequence[str] = ()) -> DataFrame:
+    """Repeat each run once per window, and lower the states; columns `also` stay, with rows that have nothing else."""
+    # The outer form keeps rows without a run.
+    explode = F.explode_outer if also else F.explode
+    window_id = explode(F.sequence(FIRST, LAST)).alias(FIRST)
+    windows = runs.select(*keys_of(query), SPEC, window_id, ROWS, *state_names(query), *also)
     return only_complete(windows, query).select(
-        *result_columns(query), *lowered(query, [F.col(n) for n in state_names(query)])
+        *result_columns(query), *lowered(query, [F.col(n) for n in state_names(query)]), *also
     )
 
 
@@ -118,15 +121,11 @@ def pane_struct(query: Query, pane: Column) -> Column:
     return F.struct(pane.alias(PANE), ROWS, *state_names(query))
 
 
-def _runs_schema(collected: DataFrame, query: Query) -> StructType:
-    kinds = collected.schema
-    panes = kinds[PANES].dataType
-    assert isinstance(panes, ArrayType) and isinstance(panes.elementType, StructType)
+def runs_schema(keys: Sequence[StructField], panes: StructType, query: Query) -> StructType:
+    """The columns of runs: the keys, which windows, how many rows, and the folded states."""
     states: list[StructField] = []
     for state, name in zip(states_of(query), state_names(query), strict=True):
-        kind: DataType = state.result or panes.elementType[name].dataType
+        kind: DataType = state.result or panes[name].dataType
         states.append(StructField(name, kind))
     fixed = [StructField(SPEC, IntegerType()), *(StructField(n, LongType()) for n in (FIRST, LAST, ROWS))]
-    return StructType(
-        [*(StructField(f.name, f.dataType) for f in kinds if f.name not in (BATCH, PANES)), *fixed, *states]
-    )
+    return StructType([*(StructField(f.name, f.dataType) for f in keys), *fixed, *states])

@@ -23,10 +23,9 @@ from pyspark.sql import functions as F
 from anabranch.errors import StreamingError
 from anabranch.network.columns import floordiv, quoted
 from anabranch.network.query import Query
-from anabranch.operators.sliding import BATCH, PANES
+from anabranch.operators.sliding import BATCH, PANE, PANES
 from anabranch.plan.batch import observe, tumbling
 from anabranch.plan.panes import (
-    PANE,
     WINDOW,
     evaluate,
     keys_of,

@@ -1,0 +1,1 @@
+"""How data comes in and goes out: Arrow blocks, recorded files as streams."""

@@ -1,0 +1,59 @@
+"""DataFrames of rows that lie in files or in blocks.
+
+They are read on the workers, by pyarrow, from whatever file system they are on; Spark moves only names and blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from anabranch.io.blocks import read_block, unpack
+from anabranch.network.parts import Packed
+from anabranch.runtime.files import Folder
+
+
+@dataclass(frozen=True)
+class _ReadFiles:
+    folder: Folder
+    schema: pa.Schema
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for name in batch.column(0).to_pylist():
+                with self.folder.filesystem.open_input_file(f"{self.folder.path}/{name}") as file:
+                    yield from pq.ParquetFile(file).iter_batches(65_536)
+
+
+def read_files(session: SparkSession, folder: Folder, files: Sequence[str], schema: pa.Schema) -> DataFrame:
+    """The rows of Parquet files as a DataFrame."""
+    types = from_arrow_schema(schema)
+    if not files:
+        return session.createDataFrame([], types)
+    names = session.createDataFrame([(name,) for name in files], "name string")
+    return names.mapInArrow(_ReadFiles(folder, schema), types)
+
+
+@dataclass(frozen=True)
+class _Unpack:
+    packed: Packed
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if self.packed.column is None:
+                for ref in batch.to_pylist():
+                    yield read_block(ref["path"], ref["block"], first=ref["first"], rows=ref["rows"])
+            else:
+                for value in batch.column(self.packed.column):
+                    if value.is_valid:
+                        yield unpack(value.as_buffer())
+
+
+def unpacked(frame: DataFrame, packed: Packed) -> DataFrame:
+    """The tuples of a DataFrame of blocks, as rows."""
+    return frame.mapInArrow(_Unpack(packed), from_arrow_schema(packed.schema))

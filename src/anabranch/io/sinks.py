@@ -1,0 +1,166 @@
+"""Sinks: where results go, and what each guarantees.
+
+Tasks write the results of an epoch as Parquet files into a folder that nobody sees yet; when all operators of the epoch have run, the driver
+*publishes* it. A crash before that leaves nothing to see; a crash after it, before the ledger has the epoch as done, runs the epoch
+again, and the sink must recognise that it has it already.
+
+| sink | guarantee |
+|---|---|
+| `FileSink` | exactly once: a folder `epoch=N` per epoch that appears at once and is never changed |
+| `DeltaSink` | exactly once: one transaction per epoch, which Delta recognises by its number |
+| `MemorySink` | exactly once while the process lives; empty after a restart |
+| `CallSink` | at least once: the function may see an epoch again after a crash, with the same rows and the same number |
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+from anabranch.errors import InvalidArgumentError
+from anabranch.io.frames import read_files
+from anabranch.runtime.files import Folder
+
+
+@dataclass(frozen=True)
+class Published:
+    """The rows of an epoch, ready to be published: the files in a folder, and their columns."""
+
+    epoch: int
+    query: str
+    folder: Folder
+    files: tuple[str, ...]
+    schema: pa.Schema
+    session: SparkSession
+
+    def table(self) -> pa.Table:
+        """The rows, on the driver."""
+        tables = [
+            pq.read_table(f"{self.folder.path}/{name}", filesystem=self.folder.filesystem, schema=self.schema)
+            for name in self.files
+        ]
+        return pa.concat_tables(tables) if tables else self.schema.empty_table()
+
+    def frame(self) -> DataFrame:
+        """The rows as a DataFrame."""
+        return read_files(self.session, self.folder, self.files, self.schema)
+
+
+class Sink(ABC):
+    """Where results go."""
+
+    guarantee: ClassVar[str]
+
+    def staging(self, epoch: int, default: Folder) -> Folder:
+        """Where tasks write an epoch before it is published."""
+        return default
+
+    @abstractmethod
+    def publish(self, result: Published) -> None:
+        """Make an epoch visible. Called again for the same epoch after a crash."""
+
+    def open(self) -> None:
+        """Called once, before the first epoch: check that the sink can be written."""
+
+
+class FileSink(Sink):
+    """Parquet files, one folder `epoch=N` per epoch that brought rows; read them all with ``spark.read.parquet(path)``."""
+
+    guarantee = "exactly once: a folder per epoch, which appears at once and is never changed"
+
+    def __init__(self, path: str | Path) -> None:
+        self.folder = Folder.at(path)
+        if self.folder.is_object_store:
+            raise InvalidArgumentError(
+                f"{path} is on an object store, which cannot rename a folder: an epoch could be seen half written",
+                hint="write to a local or HDFS path, or into a Delta table (DeltaSink)",
+            )
+
+    def open(self) -> None:
+        self.folder.create()
+
+    def staging(self, epoch: int, default: Folder) -> Folder:
+        # In the same folder, so that publishing is a rename; readers pass over names that begin with an underscore.
+        return self.folder.sub("_staging", f"epoch={epoch}")
+
+    def publish(self, result: Published) -> None:
+        target = self.folder.sub(f"epoch={result.epoch}")
+        if not result.files or f"epoch={result.epoch}" in self.folder.folders():
+            # Nothing to show, or shown already before a crash: the same rows, since an epoch is deterministic.
+            result.folder.remove()
+            return
+        result.folder.filesystem.move(result.folder.path, target.path)
+
+    def __repr__(self) -> str:
+        return f"FileSink({str(self.folder)!r})"
+
+
+class DeltaSink(Sink):
+    """A Delta table. Needs the Delta connector in the session (package delta-spark)."""
+
+    guarantee = "exactly once: one transaction per epoch, which Delta recognises by its number"
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = str(path)
+
+    def publish(self, result: Published) -> None:
+        if not result.files:
+            return
+        writer = result.frame().write.format("delta").mode("append")
+        # Delta skips a transaction of this application that it has seen.
+        writer = writer.option("txnAppId", f"anabranch-{result.query}").option("txnVersion", str(result.epoch))
+        writer.save(self.path)
+
+    def __repr__(self) -> str:
+        return f"DeltaSink({self.path!r})"
+
+
+class MemorySink(Sink):
+    """Arrow tables in the driver's memory: for notebooks and tests, where results are few."""
+
+    guarantee = "exactly once while the process lives; empty after a restart"
+
+    def __init__(self) -> None:
+        self.epochs: dict[int, pa.Table] = {}
+
+    def publish(self, result: Published) -> None:
+        if result.files:
+            self.epochs[result.epoch] = result.table()
+
+    def table(self) -> pa.Table | None:
+        """All rows so far, in the order of epochs; None before the first."""
+        tables = [self.epochs[epoch] for epoch in sorted(self.epochs)]
+        return pa.concat_tables(tables) if tables else None
+
+    def rows(self) -> list[dict[str, object]]:
+        """All rows so far as dictionaries."""
+        table = self.table()
+        return [] if table is None else table.to_pylist()
+
+    def __repr__(self) -> str:
+        return f"MemorySink({sum(table.num_rows for table in self.epochs.values())} rows)"
+
+
+class CallSink(Sink):
+    """Calls a function with the DataFrame of each epoch's rows and the epoch's number, as Spark's `foreachBatch`."""
+
+    guarantee = "at least once: the function may see an epoch again, with the same rows and the same number"
+
+    def __init__(self, function: Callable[[DataFrame, int], object]) -> None:
+        if not callable(function):
+            raise InvalidArgumentError(f"{function!r} is no function", hint="give a function of (DataFrame, epoch)")
+        self.function = function
+
+    def publish(self, result: Published) -> None:
+        if result.files:
+            self.function(result.frame(), result.epoch)
+
+    def __repr__(self) -> str:
+        return f"CallSink({getattr(self.function, '__qualname__', self.function)!r})"

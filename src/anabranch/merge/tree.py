@@ -1,0 +1,36 @@
+"""The aggregation tree: sums per query over all substreams (paper 5, section 4.4).
+
+A query that was broadcast is answered in part by every substream. The parts are summed on a tree: first those of the
+same task, where they are (Spark combines before an exchange), then, with many substreams, those of about sqrt(q) substreams,
+and last all that remain of a query. Without the middle level one task would take q parts of every query.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from anabranch.network.columns import quoted
+
+_BRANCH = "__ab_branch"
+
+FLAT = 64
+"""Up to so many inputs, one level is enough: what a task combines before the exchange is the first level."""
+
+
+def fan_in_of(inputs: int) -> int | None:
+    """Branches of the middle level: about sqrt(inputs); None where the tree is flat."""
+    return None if inputs <= FLAT else math.isqrt(inputs - 1) + 1
+
+
+def aggregation_tree(partial: DataFrame, by: Sequence[str], sums: Sequence[str], fan_in: int | None) -> DataFrame:
+    """One row per query: the sums of its partial answers, and columns in the order by..., sums..."""
+    keys = [quoted(name) for name in by]
+    totals = [F.sum(quoted(name)).cast(partial.schema[name].dataType).alias(name) for name in sums]
+    if fan_in is None:
+        return partial.groupBy(*keys).agg(*totals)
+    branched = partial.withColumn(_BRANCH, F.pmod(F.spark_partition_id(), F.lit(fan_in)))
+    return branched.groupBy(*keys, _BRANCH).agg(*totals).groupBy(*keys).agg(*totals)

@@ -1,0 +1,124 @@
+"""Operators as nodes of the query network: what the epoch runtime runs.
+
+A node is a plain value: its inputs, its operator, its outputs. How it runs is in `anabranch.runtime`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import Column
+from pyspark.sql.types import StructType
+
+from anabranch.network.columns import TimeColumn
+from anabranch.network.parts import Part
+from anabranch.network.query import Query
+from anabranch.operators.protocol import OperatorFactory
+from anabranch.split.splitter import BroadcastFunction, RouteFunction
+
+ONLY = "rows"
+"""The name of the output of an operator that has one."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """A stream that feeds an operator, at a port."""
+
+    part: Part
+    time: TimeColumn
+    port: int = 0
+
+
+@dataclass(frozen=True)
+class Routing:
+    """Which partition-group a tuple goes to: by key, by Column expressions, or by functions over blocks."""
+
+    groups: int
+    keys: tuple[str, ...] = ()
+    route: Column | RouteFunction | None = None
+    broadcast: Column | BroadcastFunction | None = None
+    splitters: int | None = None
+    """p; None: tuned while running"""
+    window_bytes: int | None = None
+    """W; None: tuned while running"""
+
+    @property
+    def by_function(self) -> bool:
+        """Whether blocks need not become rows: no Column is to be computed by Spark."""
+        return not self.keys and not isinstance(self.route, Column) and not isinstance(self.broadcast, Column)
+
+
+@dataclass(frozen=True, eq=False)
+class WindowNode:
+    """A windowed aggregate."""
+
+    inputs: tuple[Input, ...]
+    query: Query
+    groups: int
+    batch: int | None = None
+    """B; None: set by the controller"""
+    kind = "window"
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return (ONLY,)
+
+    def describe(self) -> list[str]:
+        query = self.query
+        aggregates = ", ".join(f"{name} = {a.describe()}" for name, a in query.aggregates.items())
+        return [
+            f"windows {', '.join(w.label for w in query.panes.windows)}, origin {query.panes.origin}",
+            f"by {', '.join(query.keys) or 'nothing'}, in {self.groups} groups",
+            aggregates,
+        ]
+
+
+@dataclass(frozen=True, eq=False)
+class ProcessNode:
+    """A user's operator over the groups of one or more streams."""
+
+    inputs: tuple[Input, ...]
+    routing: Routing
+    factory: OperatorFactory
+    schemas: Mapping[str, StructType]
+    kind = "process"
+
+    @property
+    def groups(self) -> int:
+        return self.routing.groups
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return tuple(self.schemas)
+
+    def describe(self) -> list[str]:
+        by = f"by {', '.join(self.routing.keys)}" if self.routing.keys else "by route"
+        label = getattr(self.factory, "__qualname__", type(self.factory).__qualname__)
+        columns = [f"output {name}: {schema.simpleString()}" for name, schema in self.schemas.items()]
+        return [f"operator {label}, {by}, in {self.groups} groups", *columns]
+
+
+@dataclass(frozen=True, eq=False)
+class CombineNode:
+    """The aggregation tree: partial answers of all substreams become one answer per query.
+
+    Keeps no state: the partial answers to a query come in one epoch, since it was broadcast in one.
+    """
+
+    inputs: tuple[Input, ...]
+    by: tuple[str, ...]
+    sums: tuple[str, ...]
+    fan_in: int | None
+    schema: StructType
+    kind = "combine"
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return (ONLY,)
+
+    def describe(self) -> list[str]:
+        return [f"sum of {', '.join(self.sums)} by {', '.join(self.by)}"]
+
+
+Node = WindowNode | ProcessNode | CombineNode

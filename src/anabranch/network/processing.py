@@ -1,0 +1,219 @@
+"""Splitting a stream, and operators over its parts.
+
+    lanes = reports.split(64, route=expressway, broadcast=is_balance_query)     # parasplit, paper 5
+    answers = lanes.process(TollOperator, outputs={"toll": "VID bigint, Toll int", "balance": "QID bigint, Balance bigint"})
+    totals = answers.combine("balance", by="QID", sums="Balance")               # aggregation tree
+
+These run in the epoch runtime only (`start`): a fixed Spark plan has nowhere to keep an operator's state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from anabranch.errors import InvalidArgumentError, StreamingError, column_not_found
+from anabranch.merge.tree import fan_in_of
+from anabranch.network.columns import TimeColumn, TimeKind
+from anabranch.network.nodes import ONLY, CombineNode, Input, Node, ProcessNode, Routing
+from anabranch.network.parts import Output, Part
+from anabranch.network.query import analysed
+from anabranch.network.stream import Startable, Stream
+from anabranch.operators.protocol import Operator, OperatorFactory
+from anabranch.split.splitter import BroadcastFunction, RouteFunction
+from anabranch.windows import Duration, micros
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+GROUPS = 60
+"""Partition-groups of a keyed operator, unless said otherwise: far more than workers, so that they can be moved (paper 2)."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """A stream split into substreams, or partition-groups."""
+
+    streams: tuple[Stream, ...]
+    routing: Routing
+
+    def process(
+        self,
+        operator: OperatorFactory,
+        schema: str | StructType | None = None,
+        *,
+        outputs: Mapping[str, str | StructType] | None = None,
+    ) -> Processed:
+        """Run one instance of the operator over each substream.
+
+        `operator` is the class, or a function without arguments that makes an instance. `schema` names the columns of what it
+        emits (``"cell string, n bigint"``); an operator with several outputs names each: ``outputs={"toll": "...", ...}``.
+        """
+        if not callable(operator) or isinstance(operator, Operator):
+            raise InvalidArgumentError(
+                f"{operator!r} does not make operators: every substream needs an instance of its own",
+                hint="pass the class itself, or lambda: MyOperator(setting)",
+            )
+        if (schema is None) == (outputs is None):
+            raise InvalidArgumentError(
+                "an operator needs the columns that it emits: one schema, or several outputs",
+                hint='write schema="cell string, n bigint", or outputs={"toll": "...", "alert": "..."}',
+            )
+        named = {ONLY: schema} if outputs is None else dict(outputs)
+        schemas = {name: _schema(name, text) for name, text in named.items()}
+        inputs = tuple(
+            Input(part, stream.time, port) for port, stream in enumerate(self.streams) for part in stream.parts
+        )
+        return Processed(ProcessNode(inputs, self.routing, operator, schemas), self.streams[0].source.sparkSession)
+
+
+@dataclass(frozen=True)
+class Processed(Startable):
+    """What an operator emits."""
+
+    node: ProcessNode | CombineNode
+    session: SparkSession
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return self.node.outputs
+
+    def output(self, name: str | None = None) -> Emission:
+        """One of the outputs; without a name the only one."""
+        if name is None and len(self.outputs) == 1:
+            name = self.outputs[0]
+        if name not in self.outputs:
+            raise InvalidArgumentError(
+                f"there is no output {name!r}", hint=f"the outputs are {', '.join(self.outputs)}"
+            )
+        return Emission(self, name)
+
+    def as_stream(self, *, time: str, watermark: Duration = 0) -> Stream:
+        """The only output as a stream, for further operators."""
+        return self.output().as_stream(time=time, watermark=watermark)
+
+    def combine(
+        self,
+        output: str | None = None,
+        *,
+        by: str | Sequence[str],
+        sums: str | Sequence[str],
+        fan_in: int | None = None,
+    ) -> Processed:
+        """Sum the partial answers of all substreams, per query (`by`), on an aggregation tree."""
+        source = self.output(output)
+        keys, totals = _names(by), _names(sums)
+        for name in (*keys, *totals):
+            if name not in source.schema.names:
+                raise column_not_found(name, source.schema.names)
+        # Combining needs no time; any column does.
+        part = Part(Output(self.node, source.name, TimeColumn(keys[0], TimeKind.LONG)))
+        schema = StructType([source.schema[name] for name in (*keys, *totals)])
+        level = fan_in if fan_in is not None else fan_in_of(getattr(self.node, "groups", 1))
+        node = CombineNode((Input(part, TimeColumn(keys[0], TimeKind.LONG)),), keys, totals, level, schema)
+        return Processed(node, self.session)
+
+    def _emissions(self) -> tuple[tuple[Node, str], ...]:
+        return tuple((self.node, name) for name in self.outputs)
+
+
+@dataclass(frozen=True)
+class Emission(Startable):
+    """One output of an operator."""
+
+    origin: Processed
+    name: str
+
+    @cached_property
+    def schema(self) -> StructType:
+        node = self.origin.node
+        return node.schema if isinstance(node, CombineNode) else node.schemas[self.name]
+
+    def as_stream(self, *, time: str, watermark: Duration = 0) -> Stream:
+        """The output as a stream. Rows that the operator emits more than `watermark` behind its own watermark are late."""
+        if time not in self.schema.names:
+            raise column_not_found(time, self.schema.names)
+        column = TimeColumn(time, TimeKind.of(time, self.schema[time].dataType))
+        part = Part(Output(self.origin.node, self.name, column, micros(watermark, "watermark")))
+        empty = self.origin.session.createDataFrame([], self.schema)
+        return Stream(empty, column, (part,), refusal=RUNTIME_ONLY)
+
+    def _emissions(self) -> tuple[tuple[Node, str], ...]:
+        return ((self.origin.node, self.name),)
+
+
+RUNTIME_ONLY = StreamingError(
+    "an operator keeps state from epoch to epoch, which a fixed Spark plan cannot",
+    hint="run it with start(sink, checkpoint=...) instead of to_df()",
+)
+
+
+def split(
+    stream: Stream,
+    q: int,
+    *,
+    route: Column | str | RouteFunction | None,
+    broadcast: Column | str | BroadcastFunction | None,
+    splitters: int | None,
+    window_bytes: int | None,
+) -> Split:
+    """See `Stream.split`."""
+    if not isinstance(q, int) or q < 1:
+        raise InvalidArgumentError(f"a split into {q!r} substreams", hint="q is a whole number, at least 1")
+    if route is None and broadcast is None:
+        raise InvalidArgumentError(
+            "a split without a route sends no tuple anywhere", hint="say route=..., broadcast=..., or both"
+        )
+    for name, value in (("splitters", splitters), ("window_bytes", window_bytes)):
+        if value is not None and value < 1:
+            raise InvalidArgumentError(f"{name}={value!r}", hint="give a number above zero, or None to have it tuned")
+    _check_streaming(stream)
+    columns = [F.expr(each) if isinstance(each, str) else each for each in (route, broadcast)]
+    for what, each in zip(("the route", "the broadcast"), columns, strict=True):
+        if isinstance(each, Column):
+            analysed(what, stream.source, lambda each=each: stream.source.select(each))  # type: ignore[misc]
+    return Split((stream,), Routing(q, (), columns[0], columns[1], splitters, window_bytes))  # type: ignore[arg-type]
+
+
+def keyed(stream: Stream, keys: Sequence[str], groups: int) -> Split:
+    """See `Stream.process`."""
+    _check_streaming(stream)
+    if not isinstance(groups, int) or groups < 1:
+        raise InvalidArgumentError(f"{groups!r} partition-groups", hint="groups is a whole number, at least 1")
+    for key in keys:
+        if key not in stream.source.columns:
+            raise column_not_found(key, stream.source.columns)
+    return Split((stream,), Routing(groups if keys else 1, tuple(keys)))
+
+
+def _check_streaming(stream: Stream) -> None:
+    if not stream.parts:
+        raise StreamingError(
+            "operators run over streams, and this is a bounded DataFrame",
+            hint="read it as a stream: spark.readStream..., or anabranch.replay(spark, path, time=...)",
+        )
+
+
+def _names(names: str | Sequence[str]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _schema(name: str, text: Any) -> StructType:
+    try:
+        schema = text if isinstance(text, StructType) else StructType.fromDDL(text)
+    except Exception as error:
+        raise InvalidArgumentError(
+            f"the schema of output {name!r}, {text!r}, is not one that Spark knows",
+            hint='write for example "cell string, n bigint"',
+        ) from error
+    if not isinstance(schema, StructType) or not schema.names:
+        raise InvalidArgumentError(
+            f"the schema of output {name!r} has no columns", hint='write "cell string, n bigint"'
+        )
+    return schema

@@ -1,0 +1,328 @@
+"""Controllers: pure functions from measured history to the settings of the next epoch.
+
+A controller owns a few settings of one operator. `decide` gets the epochs so far, oldest first, and the settings in
+force, and returns the values its settings shall have; with `why:<setting>` for each that it changed. It has no clock,
+no randomness and no Spark, so a replay decides the same, and the simulator runs the very same code.
+
+What a controller must remember it returns as a setting too (`window_search` of `SplitTuning`), because then the ledger
+keeps it, and a history that was cut short does no harm.
+
+| controller | settings | raises them | lowers them |
+|---|---|---|---|
+| batch-size | batch | at once, when B breaks the latency bound | when a smaller B would do at a rate `SLACK` higher |
+| split-tuning | splitters | at once, when p is too small | when fewer would do at a rate `SLACK` higher |
+| split-tuning | window_bytes | by doubling, see `split.tuning` | when the rate falls by `split.tuning.REOPEN` |
+
+The gap between raising and lowering is the hysteresis: a rate that trembles by less than `SLACK` changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from typing import Any, ClassVar, Protocol, TypeVar
+
+import numpy as np
+
+from anabranch.errors import ControllerError
+from anabranch.plan.cost import batch_cost, batch_rate, choose_batch
+from anabranch.runtime.progress import EpochProgress, OperatorProgress
+from anabranch.split.cost import BROADCAST, SplitCosts, splitters_needed
+from anabranch.split.cost import LARGEST as MOST_SPLITTERS
+from anabranch.split.tuning import LARGEST as LARGEST_WINDOW
+from anabranch.split.tuning import SMALLEST as SMALLEST_WINDOW
+from anabranch.split.tuning import WindowSearch
+from anabranch.windows import Window
+
+SLACK = 0.25
+"""hysteresis: a setting is lowered only to what a rate higher by this would need"""
+RECENT = 8
+"""epochs that costs and rates are taken from"""
+HEADROOM = 0.1
+"""share of a worker's time that is left for what the model does not know (H of paper 1)"""
+FULL_WINDOWS = 4
+"""physical windows that an epoch must fill before its rate says anything of their size"""
+
+
+class Controller(Protocol):
+    """Decides about one operator; pure."""
+
+    @property
+    def name(self) -> str: ...
+
+    def decide(self, history: Sequence[EpochProgress], current: Mapping[str, Any]) -> Mapping[str, Any]: ...
+
+
+C = TypeVar("C", bound=Controller)
+_REGISTRY: dict[str, type[Controller]] = {}
+
+
+def register(cls: type[C]) -> type[C]:
+    """Class decorator: make a controller known under its `name`."""
+    name = str(cls.name)
+    if _REGISTRY.setdefault(name, cls) is not cls:
+        raise ControllerError(
+            f"there is a controller {name!r} already: a query that names it would get either of the two",
+            hint="give the new one another name",
+        )
+    return cls
+
+
+def get(name: str) -> type[Controller]:
+    """The controller class of that name."""
+    if name not in _REGISTRY:
+        raise ControllerError(
+            f"there is no controller {name!r}, so nothing would decide",
+            hint=f"the controllers are {', '.join(names())}",
+        )
+    return _REGISTRY[name]
+
+
+def names() -> tuple[str, ...]:
+    """All that are registered, sorted."""
+    return tuple(sorted(_REGISTRY))
+
+
+def decide_all(
+    controllers: Iterable[Controller], history: Sequence[EpochProgress], current: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The settings of one operator after all its controllers decided, all on the same `current`.
+
+    The reasons of the last change are dropped first: `why:` keys speak of this decision only.
+    """
+    settings = {key: value for key, value in current.items() if not key.startswith("why:")}
+    owner: dict[str, str] = {}
+    for controller in controllers:
+        for key, value in controller.decide(history, current).items():
+            if owner.setdefault(key, controller.name) != controller.name:
+                raise ControllerError(
+                    f"{owner[key]!r} and {controller.name!r} both decide {key!r}: the order would choose the winner",
+                    hint="give the operator one of them only",
+                )
+            settings[key] = value
+    return settings
+
+
+def arrival_rate(history: Sequence[EpochProgress]) -> float:
+    """Rows per second that come to the sources: of the last epoch or the mean of the recent ones, whichever is higher.
+
+    What came in is what was read and by how much the backlog grew. Where a source cannot tell its backlog, an epoch is
+    taken to have read all that came since the one before began.
+    """
+    pairs = list(zip(history[-RECENT - 1 :], history[-RECENT:], strict=False)) if len(history) > 1 else []
+    if not pairs:
+        return history[-1].input_rate if history else 0.0
+    came, seconds = zip(*(_came(before, now) for before, now in pairs), strict=True)
+    mean = sum(came) / sum(seconds) if sum(seconds) > 0 else 0.0
+    last = came[-1] / seconds[-1] if seconds[-1] > 0 else 0.0
+    return max(last, mean, 0.0)
+
+
+def _came(before: EpochProgress, now: EpochProgress) -> tuple[float, float]:
+    if before.backlog is not None and now.backlog is not None:
+        return now.rows + now.backlog - before.backlog, now.interval
+    between = now.started - before.started
+    return now.rows, between if between > 0 else now.interval
+
+
+def excess_backlog(epoch: EpochProgress, rate: float) -> float:
+    """Rows that wait beyond those that one interval brings anyway."""
+    return max(0.0, (epoch.backlog or 0) - rate * epoch.interval)
+
+
+@dataclass(frozen=True)
+class BatchCosts:
+    """Paper 1's costs, in seconds, as measured."""
+
+    update: float
+    """one row into one window"""
+    open_close: float
+    """one result"""
+    other: float
+    """one copy of a row"""
+
+
+def measured_costs(
+    history: Sequence[EpochProgress], operator: str, window: Window
+) -> tuple[BatchCosts, OperatorProgress] | None:
+    """The costs that explain the workers' busy seconds best, none negative; and the last epoch they were taken from.
+
+    Busy seconds = updates * update + results * open_close + copies * other: least squares over the recent epochs, each
+    per copy of a row. While B has not changed yet, updates and copies cannot be told apart; least squares of least norm
+    then shares the time between them, and the first change of B corrects it.
+    """
+    rows_of: list[list[float]] = []
+    seconds: list[float] = []
+    last: OperatorProgress | None = None
+    for epoch in history[-RECENT:]:
+        measured = epoch.operator(operator)
+        copies = sum(worker.rows for worker in measured.workers) if measured else 0
+        if measured is None or copies <= 0 or epoch.replayed:
+            continue
+        batch = max(1, int(measured.decisions.get("batch", 1)))
+        rows_of.append([batch_cost(batch, window, 1.0, 0.0, 0.0), measured.emitted / copies, 1.0])
+        busy = sum(max(w.seconds, w.read_seconds + w.merge_seconds + w.query_seconds) for w in measured.workers)
+        seconds.append(busy / copies)
+        last = measured
+    if last is None or max(seconds) <= 0:
+        return None
+    return BatchCosts(*_fit(np.array(rows_of), np.array(seconds))), last
+
+
+def _fit(features: np.ndarray[Any, Any], target: np.ndarray[Any, Any]) -> tuple[float, float, float]:
+    """Least squares without negative coefficients: with three of them all seven choices can be tried."""
+    best, least = np.zeros(3), np.inf
+    for size in (3, 2, 1):
+        for columns in combinations(range(3), size):
+            found = np.linalg.lstsq(features[:, columns], target, rcond=1e-6)[0]
+            residual = float(np.sum((features[:, columns] @ found - target) ** 2))
+            if (found >= 0).all() and residual < least * (1 - 1e-9) - 1e-24:
+                best, least = np.zeros(3), residual
+                best[list(columns)] = found
+    return float(best[0]), float(best[1]), float(best[2])
+
+
+@register
+@dataclass(frozen=True)
+class BatchSize:
+    """Setting `batch`: the smallest B that keeps the latency bound (paper 1, equations 1 to 3).
+
+    `window` is in panes. Where no B keeps the bound, the one that comes nearest is taken, and then kept until another
+    is better by `SLACK`.
+    """
+
+    operator: str
+    window: Window
+    workers: int
+    max_latency: float
+    """seconds"""
+    period: float = 1.0
+    """T, seconds between two decisions"""
+    largest: int = 1_000
+    name: ClassVar[str] = "batch-size"
+
+    def decide(self, history: Sequence[EpochProgress], current: Mapping[str, Any]) -> Mapping[str, Any]:
+        batch = min(max(1, int(current.get("batch", 1))), self.largest)
+        found = measured_costs(history, self.operator, self.window)
+        if found is None:
+            return {"batch": batch}
+        costs, measured = found
+        arriving = arrival_rate(history)
+        # The operator may see fewer rows than the sources sent, or more.
+        share = measured.rows / history[-1].rows if history[-1].rows else 1.0
+        drain = excess_backlog(history[-1], arriving) / max(self.max_latency, self.period)
+        rate = (arriving + drain) * share
+        # The fit has the price of one result; the model asks for it per window and row of a window.
+        copies = sum(worker.rows for worker in measured.workers)
+        in_force = max(1, int(measured.decisions.get("batch", 1)))
+        per_row = batch_cost(in_force, self.window, 0.0, 1.0, 0.0)
+        unit = (costs.update, costs.open_close * measured.emitted / copies / per_row, costs.other)
+        chosen = self._after_hysteresis(batch, rate, unit)
+        if chosen == batch:
+            return {"batch": batch}
+        why = (
+            f"{rate:,.0f} rows/s on {self.workers} workers, {sum(unit[::2]) * 1e6:.2f} us a row: B {batch} -> {chosen}"
+        )
+        return {"batch": chosen, "why:batch": why}
+
+    def _after_hysteresis(self, batch: int, rate: float, unit: tuple[float, float, float]) -> int:
+        wanted = self._choose(rate, unit)
+        if self._excess(wanted, rate, unit) * self.period >= self.max_latency:  # none keeps the bound
+            gain = self._excess(batch, rate, unit) - self._excess(wanted, rate, unit)
+            return wanted if gain > SLACK * self._excess(batch, rate, unit) else batch
+        if wanted >= batch:
+            return wanted
+        return min(batch, self._choose(rate * (1.0 + SLACK), unit))
+
+    def _choose(self, rate: float, unit: tuple[float, float, float]) -> int:
+        update, open_close, other = unit
+        return choose_batch(
+            self.window,
+            rate=rate,
+            workers=self.workers,
+            update=update,
+            open_close=open_close,
+            other=other,
+            max_latency=self.max_latency,
+            period=self.period,
+            headroom=HEADROOM,
+            largest=self.largest,
+        )
+
+    def _excess(self, batch: int, rate: float, unit: tuple[float, float, float]) -> float:
+        return batch_rate(batch, self.window, rate, self.workers) - (1.0 - HEADROOM) / batch_cost(
+            batch, self.window, *unit
+        )
+
+
+@register
+@dataclass(frozen=True)
+class SplitTuning:
+    """Settings `splitters` (paper 5, equation 6) and `window_bytes` (W); `window_search` is where W's search stands."""
+
+    operator: str
+    q: int
+    """substreams"""
+    b: float = BROADCAST
+    most_splitters: int = MOST_SPLITTERS
+    smallest_window: int = SMALLEST_WINDOW
+    largest_window: int = LARGEST_WINDOW
+    name: ClassVar[str] = "split-tuning"
+
+    def decide(self, history: Sequence[EpochProgress], current: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {**self._splitters(history, current), **self._window(history, current)}
+
+    def _splitters(self, history: Sequence[EpochProgress], current: Mapping[str, Any]) -> dict[str, Any]:
+        present = max(1, int(current.get("splitters", 1)))
+        recent = [op for epoch in history[-RECENT:] if (op := epoch.operator(self.operator)) and not epoch.replayed]
+        measured = [splitter for op in recent for splitter in op.splitters]
+        costs = SplitCosts.from_measures(measured, (), self.q)
+        if costs is None or not 0 < costs.single_rate() < float("inf"):
+            return {"splitters": present}
+        rate = arrival_rate(history)
+
+        def needed(at: float) -> int:
+            return splitters_needed(at, costs.single_rate(), self.q, b=self.b, limit=self.most_splitters)
+
+        wanted = max(needed(rate), min(present, needed(rate * (1.0 + SLACK))))
+        if wanted == present:
+            return {"splitters": present}
+        exact = costs.splitters(rate, self.q, limit=self.most_splitters)
+        why = f"{rate:,.0f} rows/s, one splitter {costs.single_rate():,.0f}, q = {self.q}: p {present} -> {wanted}"
+        return {"splitters": wanted, "why:splitters": f"{why} by equation (6); {exact} by the measured costs"}
+
+    def _window(self, history: Sequence[EpochProgress], current: Mapping[str, Any]) -> dict[str, Any]:
+        remembered = dict(current.get("window_search") or {})
+        seen = remembered.pop("epoch", None)
+        if remembered:
+            search = WindowSearch(**remembered | {"rates": tuple(remembered["rates"])})
+        else:
+            search = WindowSearch(self.smallest_window)
+        for epoch in history:
+            if seen is not None and epoch.epoch <= seen:
+                continue
+            seen = epoch.epoch
+            sample = self._sample(epoch)
+            if sample is not None:
+                search = search.after(*sample, start=self.smallest_window, limit=self.largest_window)
+        settings: dict[str, Any] = {
+            "window_bytes": search.size,
+            "window_search": {**asdict(search), "rates": list(search.rates), "epoch": seen},
+        }
+        present = current.get("window_bytes")
+        if present != search.size:
+            found = "settled" if search.settled else "doubling while the rate gains"
+            settings["why:window_bytes"] = f"W {present} -> {search.size}: {found}"
+        return settings
+
+    def _sample(self, epoch: EpochProgress) -> tuple[int, float] | None:
+        """(W, rows per busy second), or None where the epoch says nothing of W."""
+        measured = epoch.operator(self.operator)
+        size = measured.decisions.get("window_bytes") if measured else None
+        if measured is None or size is None or epoch.replayed:
+            return None
+        rows, taken = (sum(getattr(s, what) for s in measured.splitters) for what in ("rows", "bytes_in"))
+        # The workers' reading depends on W as the splitters' work does; merging depends on p, which changes by itself.
+        busy = sum(s.seconds for s in measured.splitters) + sum(w.read_seconds for w in measured.workers)
+        return (int(size), rows / busy) if busy > 0 and taken >= FULL_WINDOWS * size else None

@@ -1,0 +1,346 @@
+"""The Spark job of an operator in an epoch.
+
+    windows    rows ▶ panes (Spark) ▶ splitter ▶ exchange ▶ worker ▶ runs to windows (Spark) ▶ writer
+    process    rows or blocks       ▶ splitter ▶ exchange ▶ worker, which writes
+    combine    partial answers      ▶ aggregation tree (Spark)                              ▶ writer
+
+One job per operator: its last stage has the effects (state, files), so no effect runs twice but after a failure, when it gives the same
+again. What the job returns is reports, one JSON text per task; the rows themselves stay on the workers.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from anabranch.io.blocks import pack
+from anabranch.io.frames import unpacked
+from anabranch.merge.tree import aggregation_tree
+from anabranch.network.columns import floordiv, quoted
+from anabranch.network.nodes import CombineNode, Node, ProcessNode, WindowNode
+from anabranch.network.parts import Packed
+from anabranch.operators.protocol import OperatorFactory
+from anabranch.operators.sliding import PANE, ROWS
+from anabranch.operators.windowed import WindowOperator, WindowSettings
+from anabranch.plan.panes import WINDOW, lifts, runs_schema, state_names, states_of, windows_of_runs
+from anabranch.runtime.outputs import Target, write_rows
+from anabranch.runtime.worker import REPORT, EpochTask
+from anabranch.split.splitter import (
+    PACKED_SCHEMA,
+    WINDOW_BYTES,
+    BlockReader,
+    ColumnRoute,
+    FunctionRoute,
+    PaneGate,
+    Reader,
+    ReferenceReader,
+    RowGate,
+    RowReader,
+    Splitter,
+)
+from anabranch.windows.ids import pane_of
+
+PART = "__ab_part"
+"""Which task made a pane of its rows. Workers sort by it, so that the pieces of a pane have an order that no exchange changes."""
+
+TREE_ABOVE = 64
+"""Splitters above which physical windows reach them over two exchanges: a tree of routers (paper 5, section 4.1)."""
+
+_GROUP, _ALL, _T = "__ab_group", "__ab_all", "__ab_t"
+_TIMED, _MAX_T = "__ab_timed", "__ab_max_t"
+_BLOCK = "__ab_block"
+_WORKER = "worker"
+
+
+@dataclass(frozen=True)
+class Feed:
+    """The rows of an input in this epoch. `packed`: they are blocks, and nothing has been done to them yet."""
+
+    rows: DataFrame
+    packed: Packed | None
+    watermark: int | None
+    """rows behind it are late"""
+
+
+@dataclass(frozen=True)
+class Decided:
+    """What was decided for the operator in this epoch."""
+
+    routing: tuple[int, ...]
+    workers: int
+    splitters: int | None
+    window_bytes: int | None
+
+    @property
+    def bytes(self) -> int:
+        return self.window_bytes or WINDOW_BYTES
+
+
+# --- from rows to packed blocks -------------------------------------------------------------------------------------
+
+
+def packed_panes(node: WindowNode, edge: int, feed: Feed, decided: Decided) -> DataFrame:
+    """Panes, as blocks. Spark makes the panes; late rows, and those without a time, have no pane id but are counted."""
+    query = node.query
+    size, origin = query.panes.size, query.panes.origin
+    rows = feed.rows if feed.packed is None else unpacked(feed.rows, feed.packed)
+    pane = pane_of(F.col(_T), size, origin, floordiv)
+    if feed.watermark is not None:
+        pane = F.when((pane + 1) * size + origin > feed.watermark, pane)
+    keys = [quoted(key).alias(f"__ab_k{i}") for i, key in enumerate(query.keys)]
+    # By part as well: then a pane's state depends on the rows of one task only, in their order, and sums of floats come out
+    # the same when an epoch runs again. Without it the exchange would decide in which order Spark adds them.
+    placed = rows.withColumn(_T, query.time.micros()).withColumn(PART, F.spark_partition_id().cast("bigint"))
+    counted = placed.groupBy(PART, *keys, pane.alias(PANE)).agg(
+        *lifts(query), F.count(_T).alias(_TIMED), F.max(_T).alias(_MAX_T)
+    )
+    plain = [f"__ab_k{i}" for i in range(len(query.keys))]
+    group = group_of([F.col(name) for name in plain], len(decided.routing))
+    columns = [*plain, PANE, ROWS, *state_names(query), PART]
+    panes = counted.select(*columns, _TIMED, _MAX_T, group.alias(_GROUP))
+    splitter = Splitter(
+        edge,
+        RowReader(),
+        PaneGate(PANE, ROWS, _TIMED, _MAX_T),
+        ColumnRoute(_GROUP),
+        decided.routing,
+        decided.workers,
+        decided.bytes,
+        tuple(columns),
+    )
+    return panes.mapInArrow(splitter, PACKED_SCHEMA)
+
+
+def packed_rows(node: ProcessNode, edge: int, feed: Feed, decided: Decided) -> DataFrame:
+    """Rows or blocks, split into a block per group."""
+    routing, time = node.routing, node.inputs[edge].time.name
+    rows, reader = feed.rows, _reader(feed.packed)
+    if feed.packed is not None and not routing.by_function:
+        rows, reader = unpacked(rows, feed.packed), RowReader()
+    columns = tuple(rows.columns) if isinstance(reader, RowReader) else None
+    route: ColumnRoute | FunctionRoute
+    if routing.by_function:
+        route = FunctionRoute(routing.route, routing.broadcast)  # type: ignore[arg-type]
+    else:
+        rows, route = _routed(rows, node, len(decided.routing))
+    if decided.splitters is not None:
+        rows, reader = _to_splitters(rows, reader, decided)
+    splitter = Splitter(
+        edge,
+        reader,
+        RowGate(time, feed.watermark),
+        route,
+        decided.routing,
+        decided.workers,
+        decided.bytes,
+        columns,
+    )
+    return rows.mapInArrow(splitter, PACKED_SCHEMA)
+
+
+def _reader(packed: Packed | None) -> Reader:
+    if packed is None:
+        return RowReader()
+    return ReferenceReader() if packed.column is None else BlockReader(packed.column)
+
+
+def _routed(rows: DataFrame, node: ProcessNode, groups: int) -> tuple[DataFrame, ColumnRoute]:
+    """The rows with their group, and perhaps whether they go to all, as columns."""
+    routing = node.routing
+    if routing.keys:
+        return rows.withColumn(_GROUP, group_of([quoted(k) for k in routing.keys], groups)), ColumnRoute(_GROUP)
+    assert not callable(routing.route) or isinstance(routing.route, Column)
+    to = F.lit(None) if routing.route is None else routing.route
+    rows = rows.withColumn(_GROUP, to.cast("int"))  # type: ignore[union-attr]
+    if routing.broadcast is None:
+        return rows, ColumnRoute(_GROUP)
+    assert isinstance(routing.broadcast, Column)
+    return rows.withColumn(_ALL, routing.broadcast.cast("boolean")), ColumnRoute(_GROUP, _ALL)
+
+
+def _to_splitters(rows: DataFrame, reader: Reader, decided: Decided) -> tuple[DataFrame, Reader]:
+    """Physical windows to p splitters, uniformly at random (the window router). Rows are packed first."""
+    if isinstance(reader, RowReader):
+        rows, reader = rows.mapInArrow(_Pack(decided.bytes), f"{_BLOCK} binary"), BlockReader(_BLOCK)
+    p = decided.splitters
+    assert p is not None
+    # A hash for the dice: random with respect to the data, and the same when the epoch runs again.
+    dice = F.xxhash64(*(quoted(name) for name in rows.columns))
+    if p > TREE_ABOVE:
+        branches = math.isqrt(p - 1) + 1
+        rows = rows.repartitionById(branches, F.pmod(dice, F.lit(branches)).cast("int"))
+    return rows.repartitionById(p, F.pmod(F.shiftrightunsigned(dice, 16), F.lit(p)).cast("int")), reader
+
+
+@dataclass(frozen=True)
+class _Pack:
+    """The window router for rows: gathers them into physical windows."""
+
+    window_bytes: int
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for window in RowReader()(batches, self.window_bytes):
+            yield pa.RecordBatch.from_arrays([pa.array([pack(window).to_pybytes()], pa.binary())], names=[_BLOCK])
+
+
+def group_of(keys: Sequence[Column], groups: int) -> Column:
+    """The partition-group of a key. Spark's xxhash64 is the same in all sessions and releases; null is a key too."""
+    if not keys or groups == 1:
+        return F.lit(0)
+    return F.pmod(F.xxhash64(*keys), F.lit(groups).cast("bigint")).cast("int")
+
+
+# --- from packed blocks to results ----------------------------------------------------------------------------------
+
+
+def run_windows(
+    node: WindowNode, packed: DataFrame, task: EpochTask, target: Target, pane_types: StructType, disorder: int | None
+) -> list[dict[str, Any]]:
+    """Windows of this epoch: workers give runs, Spark makes windows of them, a writer writes."""
+    query = node.query
+    runs = runs_schema([pane_types[f"__ab_k{i}"] for i in range(len(query.keys))], pane_types, query)
+    with_report = StructType([*runs.fields]).add(REPORT, "string")
+    exchanged = packed.repartitionById(packed_workers(task), _WORKER)
+    results = exchanged.mapInArrow(task, with_report)
+    named = results.toDF(*query.keys, *with_report.names[len(query.keys) :])
+    windows = windows_of_runs(named, query, also=(REPORT,))
+    if disorder is not None:
+        windows = windows.repartition(1)
+    writer = _Writer(target, disorder if disorder is None else max(disorder, 0), None if query.counts_rows else WINDOW)
+    return reports(windows.mapInArrow(writer, f"{REPORT} string"))
+
+
+def window_task_settings(node: WindowNode, pane_types: StructType) -> tuple[OperatorFactory, pa.Schema]:
+    """The operator of a windowed aggregate, and the columns of its runs."""
+    query = node.query
+    keys = tuple(f"__ab_k{i}" for i in range(len(query.keys)))
+    schema = runs_schema([pane_types[key] for key in keys], pane_types, query)
+    folds = tuple(state.fold for state in states_of(query))
+    settings = WindowSettings(
+        query.panes.in_panes(), query.panes.size, query.panes.origin, folds, keys, tuple(schema.names)
+    )
+    return partial(WindowOperator, settings), to_arrow_schema(schema, timezone="UTC")
+
+
+def pane_types(node: WindowNode) -> StructType:
+    """The columns of a pane, by a plan over no rows."""
+    query = node.query
+    empty = query.source.sparkSession.createDataFrame([], query.source.schema)
+    keys = [quoted(key).alias(f"__ab_k{i}") for i, key in enumerate(query.keys)]
+    return empty.groupBy(*keys, F.lit(0).cast("bigint").alias(PANE)).agg(*lifts(query)).schema
+
+
+def run_process(packed: DataFrame, task: EpochTask) -> list[dict[str, Any]]:
+    """An operator's epoch: the workers write, and report."""
+    return reports(packed.repartitionById(packed_workers(task), _WORKER).mapInArrow(task, f"{REPORT} string"))
+
+
+def run_combine(node: CombineNode, partial: DataFrame, target: Target) -> list[dict[str, Any]]:
+    """The aggregation tree over an epoch's partial answers."""
+    combined = aggregation_tree(partial, node.by, node.sums, node.fan_in).withColumn(REPORT, F.lit(None).cast("string"))
+    # In the order of the query, in one file: there are few, and a rerun must give the same bytes.
+    ordered = combined.repartition(1).sortWithinPartitions(*(quoted(name) for name in node.by))
+    return reports(ordered.mapInArrow(_Writer(target, None, None), f"{REPORT} string"))
+
+
+def run_side(rows: DataFrame, target: Target) -> list[dict[str, Any]]:
+    """Keep the rows that the query could not take."""
+    marked = rows.withColumn(REPORT, F.lit(None).cast("string"))
+    return reports(marked.mapInArrow(_Writer(target, None, None), f"{REPORT} string"))
+
+
+def packed_workers(task: EpochTask) -> int:
+    return max(task.routing) + 1
+
+
+def union(parts: Sequence[DataFrame]) -> DataFrame:
+    whole = parts[0]
+    for part in parts[1:]:
+        whole = whole.unionAll(part)
+    return whole
+
+
+def reports(result: DataFrame) -> list[dict[str, Any]]:
+    """Run the job, and read what its tasks say."""
+    return [json.loads(row[0]) for row in result.collect()]
+
+
+@dataclass(frozen=True)
+class _Writer:
+    """Writes the rows of a task, passes reports on, and adds its own."""
+
+    target: Target
+    disorder: int | None
+    window: str | None
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        part = context.partitionId() if context is not None else 0
+        rows: list[pa.RecordBatch] = []
+        texts: list[str] = []
+        for batch in batches:
+            report = batch.column(REPORT)
+            data = batch.drop_columns([REPORT])
+            if report.null_count < len(report):
+                texts += report.drop_null().to_pylist()
+                data = data.filter(report.is_null())
+            rows.append(data)
+        if self.disorder is not None and self.window is not None:
+            rows = in_order(rows, self.window, self.disorder)
+        written = write_rows(self.target, part, rows)
+        texts.append(json.dumps({"written": written.as_json()}))
+        yield pa.RecordBatch.from_arrays([pa.array(texts)], names=[REPORT])
+
+
+def in_order(batches: Sequence[pa.RecordBatch], window: str, k: int) -> list[pa.RecordBatch]:
+    """The results with disorder at most k: as they came if that is within the bound, else sorted by window."""
+    known = [batch for batch in batches if batch.num_rows]
+    if not known:
+        return []
+    table = pa.Table.from_batches(known)
+    ends, starts = (pc.struct_field(table.column(window), name).combine_chunks() for name in ("end", "start"))
+    order = np.lexsort((np.asarray(starts.cast(pa.int64())), np.asarray(ends.cast(pa.int64()))))
+    if displacement(order) <= k:
+        return known
+    return table.take(pa.array(order)).to_batches()
+
+
+def displacement(order: np.ndarray[Any, np.dtype[np.int64]]) -> int:
+    """How far apart two results leave that leave out of order, at most: 0 for results in order.
+
+    `order[i]` is the place of the result that should leave as the i-th. A result leaves too early if one that
+    should leave before it stands behind it.
+    """
+    if not len(order):
+        return 0
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))  # the rank of the result at each place
+    # For each place the last place behind it with a lower rank: the lowest rank seen from the end tells.
+    lowest = np.minimum.accumulate(place[::-1])[::-1]
+    early = np.flatnonzero(place > lowest)
+    if not len(early):
+        return 0
+    last = np.searchsorted(lowest, place[early], side="left") - 1
+    return int((last - early).max())
+
+
+def node_reports(found: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+    """The workers' reports and the writers', apart; of a task that ran twice the last counts."""
+    workers = {report["worker"]: report for report in found if "worker" in report}
+    return [workers[w] for w in sorted(workers)], [report["written"] for report in found if "written" in report]
+
+
+__all__ = ["Decided", "Feed", "Node"]

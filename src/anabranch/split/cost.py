@@ -1,0 +1,251 @@
+"""What splitting costs (paper 5, section 3): a model of seconds per tuple, and how many splitters a rate needs.
+
+    window router ──▶ p window splitters ──▶ q query processors
+    C_PR                C_PS                   C_PQ
+
+**Shares.** Of the tuples that a splitter reads, r are routed to one substream, b are broadcast to all q and o are
+omitted; r + b + o = 1. So a tuple leaves the split r + b*q times.
+
+| cost of | equation | per tuple that it reads |
+|---|---|---|
+| any stream process | (1) | cr + u(cp + cm) + cq + sel * (cs(o + r + bq) + ce(r + bq)) |
+| the window router | (2) | cr_w + cs_w + ce_w |
+| a window splitter | (3) | cr_w + cs(o + r + bq) + ce(r + bq) |
+| a query processor | (4) | cr + p(cp + cm) + O |
+
+All four are calls of `process_cost`. Rates are tuples per second of *busy* time, capacities; any unit (Mbit/s) will do
+where only a ratio is asked for.
+
+**Efficiency** (7) relates CPU times of whole processes, as the paper measured them. Per tuple of the input stream all
+splitters together spend C_PS, and all processors (r + bq) * C_PQ, because that many copies reach them.
+
+**On Spark** the router is the scheduler, which hands out blocks: `from_measures` leaves cs_w and ce_w at 0. Polling is
+not told apart from merging: cp is 0 and cm has both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Protocol
+
+from anabranch.errors import InvalidArgumentError
+
+BROADCAST = 0.01
+"""the paper's default for b, the share of tuples that go everywhere"""
+
+LARGEST = 1_024
+"""splitters, unless told otherwise"""
+
+
+class SplitterTimes(Protocol):
+    """What the model needs of a splitter's measurement; `runtime.progress.SplitterMeasure` has it."""
+
+    @property
+    def rows(self) -> int: ...
+    @property
+    def routed(self) -> int: ...
+    @property
+    def broadcast(self) -> int: ...
+    @property
+    def omitted(self) -> int: ...
+    @property
+    def read_seconds(self) -> float: ...
+    @property
+    def split_seconds(self) -> float: ...
+    @property
+    def emit_seconds(self) -> float: ...
+
+
+class WorkerTimes(Protocol):
+    """What the model needs of a worker's measurement; `runtime.progress.WorkerMeasure` has it."""
+
+    @property
+    def rows(self) -> int: ...
+    @property
+    def read_seconds(self) -> float: ...
+    @property
+    def merge_seconds(self) -> float: ...
+    @property
+    def query_seconds(self) -> float: ...
+
+
+def process_cost(
+    *,
+    cr: float = 0.0,
+    u: int = 1,
+    cp: float = 0.0,
+    cm: float = 0.0,
+    cq: float = 0.0,
+    selectivity: float = 1.0,
+    cs: float = 0.0,
+    ce: float = 0.0,
+    b: float = 0.0,
+    r: float = 1.0,
+    o: float = 0.0,
+    q: int = 1,
+) -> float:
+    """Equation (1): seconds per tuple of a stream process with u inputs and q outputs."""
+    return cr + u * (cp + cm) + cq + selectivity * (cs * (o + r + b * q) + ce * (r + b * q))
+
+
+@dataclass(frozen=True)
+class SplitCosts:
+    """The parts of the model, in seconds per tuple, and the shares of the tuples."""
+
+    cr_w: float = 0.0
+    """to read a tuple inside a physical window"""
+    cs_w: float = 0.0
+    """the router's choice of a splitter"""
+    ce_w: float = 0.0
+    """the router's handing on"""
+    cr: float = 0.0
+    """a query processor's reading"""
+    cp: float = 0.0
+    """a query processor's polling, per splitter"""
+    cm: float = 0.0
+    """a query processor's merging, per splitter"""
+    cs: float = 0.0
+    """the routing and broadcast functions, per copy or omitted tuple"""
+    ce: float = 0.0
+    """a splitter's handing on, per copy"""
+    O: float = 0.0  # noqa: E741 (the paper's name)
+    """the query itself"""
+    b: float = BROADCAST
+    r: float = 1.0 - BROADCAST
+    o: float = 0.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not (math.isfinite(value) and value >= 0):
+                raise InvalidArgumentError(
+                    f"{field.name} = {value!r} is no cost or share, so no rate could be computed from it",
+                    hint="costs are seconds per tuple and shares fractions, both finite and not negative",
+                )
+        if not math.isclose(self.b + self.r + self.o, 1.0, abs_tol=1e-6):
+            raise InvalidArgumentError(
+                f"the shares b + r + o are {self.b + self.r + self.o:g}: some tuples would be counted twice or never",
+                hint="each tuple is broadcast, routed or omitted: let the three sum to 1",
+            )
+
+    @classmethod
+    def from_measures(
+        cls, splitters: Sequence[SplitterTimes], workers: Sequence[WorkerTimes], q: int
+    ) -> SplitCosts | None:
+        """The parts from what was measured; None where no splitter has read a row."""
+        _at_least_1("q", q)
+        rows = sum(s.rows for s in splitters)
+        # Shares of what was counted: a splitter that counts no kinds of rows must not make the shares fall short of 1.
+        routed, broadcast, omitted = (
+            sum(getattr(s, kind) for s in splitters) for kind in ("routed", "broadcast", "omitted")
+        )
+        counted = routed + broadcast + omitted
+        if rows <= 0 or counted <= 0:
+            return None
+        b, r, o = broadcast / counted, routed / counted, omitted / counted
+        handed_on = rows * (r + b * q)
+        received = sum(w.rows for w in workers)
+        return cls(
+            cr_w=sum(s.read_seconds for s in splitters) / rows,
+            cs=sum(s.split_seconds for s in splitters) / (rows * o + handed_on),
+            ce=_ratio(sum(s.emit_seconds for s in splitters), handed_on),
+            cr=_ratio(sum(w.read_seconds for w in workers), received),
+            cm=_ratio(sum(w.merge_seconds for w in workers), received * len(splitters)),
+            O=_ratio(sum(w.query_seconds for w in workers), received),
+            b=b,
+            r=r,
+            o=o,
+        )
+
+    def copies(self, q: int) -> float:
+        """How often a tuple leaves the split, on average."""
+        return self.r + self.b * q
+
+    def router(self) -> float:
+        """Equation (2)."""
+        return process_cost(cr=self.cr_w, cs=self.cs_w, ce=self.ce_w)
+
+    def splitter(self, q: int) -> float:
+        """Equation (3)."""
+        return process_cost(cr=self.cr_w, cs=self.cs, ce=self.ce, b=self.b, r=self.r, o=self.o, q=q)
+
+    def processor(self, p: int) -> float:
+        """Equation (4)."""
+        return process_cost(cr=self.cr, u=p, cp=self.cp, cm=self.cm, cq=self.O)
+
+    def single_rate(self) -> float:
+        """The rate of one splitter with one substream, what (6) is computed from; infinite where it costs nothing."""
+        return _rate(self.splitter(1))
+
+    def stream_rate(self, p: int, q: int) -> float:
+        """Tuples per second that p splitters and q processors can take in: the least of the three kinds' rates."""
+        processors = _rate(self.processor(p) * self.copies(q) / q)
+        return min(_rate(self.router()), p * _rate(self.splitter(q)), processors)
+
+    def efficiency(self, p: int, q: int) -> float:
+        """Equation (7): the splitters' share of all CPU time that splitting takes; 1 where nothing has a cost."""
+        splitting = self.splitter(q)
+        without_query = (self.processor(p) - self.O) * self.copies(q)
+        total = self.router() + splitting + without_query
+        return splitting / total if total > 0 else 1.0
+
+    def splitters(self, rate: float, q: int, *, limit: int = LARGEST) -> int:
+        """The least p by equations (2) and (3): enough for the rate, or for the router's if that is less."""
+        _at_least_1("q", q)
+        return _within(min(rate, _rate(self.router())) * self.splitter(q), limit)
+
+    def describe(self, p: int, q: int) -> str:
+        """The model as a text table, for explain()."""
+        rows = [
+            ("window router", "(2)", self.router(), _rate(self.router())),
+            (f"{p} window splitters", "(3)", self.splitter(q), p * _rate(self.splitter(q))),
+            (f"{q} query processors", "(4)", self.processor(p), _rate(self.processor(p) * self.copies(q) / q)),
+        ]
+        lines = [f"{'':24}{'eq.':5}{'us per tuple':>14}{'input tuples/s':>18}"]
+        for name, equation, cost, rate in rows:
+            lines.append(f"{name:24}{equation:5}{cost * 1e6:14.3f}{_amount(rate):>18}")
+        lines.append(f"broadcast {self.b:.2%}, routed {self.r:.2%}, omitted {self.o:.2%}; efficiency (7) ")
+        lines[-1] += f"{self.efficiency(p, q):.0%}; at most {_amount(self.stream_rate(p, q))} tuples/s"
+        return "\n".join(lines)
+
+
+def splitters_needed(desired: float, single: float, q: int, *, b: float = BROADCAST, limit: int = LARGEST) -> int:
+    """Equation (6): p = ceil(desired / single * (1 - b + b*q)), within 1 .. limit.
+
+    `desired` is the stream's rate and `single` that of one splitter with q = 1, in the same unit.
+    """
+    _at_least_1("q", q)
+    if not single > 0:
+        raise InvalidArgumentError(
+            f"a splitter's rate of {single!r} is not above zero: no number of splitters would do",
+            hint="measure one splitter on some of the stream first",
+        )
+    return _within(desired / single * (1.0 - b + b * q), limit)
+
+
+def _within(needed: float, limit: int) -> int:
+    _at_least_1("limit", limit)
+    if needed >= limit:
+        return limit
+    return max(1, math.ceil(needed - 1e-9))  # 3.0000000001 splitters are 3
+
+
+def _at_least_1(name: str, value: int) -> None:
+    if value < 1:
+        raise InvalidArgumentError(
+            f"{name} = {value!r}: with none there is nowhere to send a tuple", hint=f"give a {name} of 1 or more"
+        )
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole > 0 else 0.0
+
+
+def _rate(cost: float) -> float:
+    return 1.0 / cost if cost > 0 else math.inf
+
+
+def _amount(rate: float) -> str:
+    return "no limit" if math.isinf(rate) else f"{rate:,.0f}"

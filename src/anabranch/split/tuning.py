@@ -1,0 +1,65 @@
+"""How large a physical window should be (paper 5, section 3.2.1): double W until the rate gains next to nothing.
+
+The search is a fold over measurements, each a pair (W in bytes, rate). The rate is a *capacity*, tuples per busy
+second: that of the input would fall whenever fewer tuples come, which says nothing of W.
+
+    W      4 K   8 K   16 K  32 K
+    rate   50    80    95    95.1      less than 0.15 % above 16 K: settled on 16 K
+
+- Noise makes a rate smaller, hardly ever larger. So each W is measured `SAMPLES` times and its best counts.
+- Settled is the smaller of the last two sizes: a larger window that gains nothing costs memory and latency.
+- Once settled, `SAMPLES` rates in a row below (1 - `REOPEN`) of the rate settled on open the search again, one size
+  below: the data or the machines have changed, and W may have to go either way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+IMPROVEMENT = 0.0015
+"""a doubling that gains less than this is the last"""
+SAMPLES = 3
+"""measurements of each size, and rates in a row that must be low to open the search again"""
+REOPEN = 0.25
+"""a fall of the rate, at the size settled on, that opens the search again"""
+SMALLEST = 4_096
+LARGEST = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class WindowSearch:
+    """Where the search stands. `rates` are those of the present size, `reference` the best rate of the one before."""
+
+    size: int = SMALLEST
+    settled: bool = False
+    reference: float | None = None
+    """while searching the best rate of half the size, once settled the rate settled on; None before the first"""
+    rates: tuple[float, ...] = field(default=())
+
+    def after(self, size: int, rate: float, *, start: int = SMALLEST, limit: int = LARGEST) -> WindowSearch:
+        """The search after one measurement; one of another size, or without a rate, says nothing."""
+        if size != self.size or not rate > 0:
+            return self
+        rates = (*self.rates, rate)[-SAMPLES:]
+        if len(rates) < SAMPLES:
+            return replace(self, rates=rates)
+        best = max(rates)
+        if self.settled:
+            fell = self.reference is not None and best < (1.0 - REOPEN) * self.reference
+            return WindowSearch(max(start, size // 2)) if fell else replace(self, rates=rates)
+        if self.reference is not None and best < (1.0 + IMPROVEMENT) * self.reference:
+            return WindowSearch(size // 2, settled=True, reference=self.reference)
+        if size * 2 > limit:
+            return WindowSearch(size, settled=True, reference=best)
+        return WindowSearch(size * 2, reference=best)
+
+
+def next_window_bytes(
+    history: Sequence[tuple[int, float]], *, start: int = SMALLEST, limit: int = LARGEST
+) -> tuple[int, bool]:
+    """The W to use next, and whether the search has settled on it. `history` is all of it, oldest first."""
+    search = WindowSearch(start)
+    for size, rate in history:
+        search = search.after(size, rate, start=start, limit=limit)
+    return search.size, search.settled
