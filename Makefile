@@ -9,7 +9,7 @@ STAMP := $(VENV)/.setup-done
 PYTHON ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench-windows experiments clean
+.PHONY: help setup demo test lint format chaos bench-windows experiments clean
 
 help: ## Show this help
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -57,6 +57,9 @@ lint: setup ## Check style and types
 format: setup ## Repair what ruff can repair
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+
+chaos: setup ## Kill things at random, and compare what comes out
+	@$(BIN)/python -m tests.chaos.harness
 
 bench-windows: setup ## Compare sliding windows with Spark's own, side by side
 	@$(BIN)/anabranch bench windows

@@ -62,6 +62,35 @@ def demo(
 
 
 @app.command()
+def run(
+    job: Annotated[Path, typer.Argument(help="Python file with a function build(spark) that returns query.to(sink).")],
+    master: Annotated[
+        str | None, typer.Option(help='Spark master, e.g. "spark://host:7077"; without one, a local Spark.')
+    ] = None,
+    checkpoint: Annotated[
+        str | None, typer.Option(help="Folder for offsets, decisions and state: the next run goes on from there.")
+    ] = None,
+    trigger: Annotated[
+        str | None, typer.Option(help='"1 second", or "available-now": what is there, then end. Default: at once.')
+    ] = None,
+    prometheus: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Serve metrics on this port of 127.0.0.1; 0 takes a free one.")
+    ] = None,
+    json_lines: Annotated[Path | None, typer.Option(help="Append one line of JSON per epoch to this file.")] = None,
+) -> None:
+    """Run a query network in the epoch runtime, and watch it.
+
+    Ctrl-C stops it after the epoch that runs. [dim]Example:[/] anabranch run examples/job.py --checkpoint ckpt
+    """
+    from anabranch.running import run_file
+
+    run_file(
+        job, master=master, checkpoint=checkpoint, trigger=trigger, prometheus=prometheus, json_lines=json_lines,
+        console=Console(),
+    )  # fmt: skip
+
+
+@app.command()
 def explain(
     file: Annotated[Path | None, typer.Argument(help="Parquet file or folder; without one, generated events.")] = None,
     time: Annotated[str, typer.Option(help="Column with the time of a row.")] = "t",
@@ -104,6 +133,36 @@ def bench_windows(
     from anabranch.bench import windows
 
     windows.run(quick=quick, as_json=json, console=Console())
+
+
+@bench_app.command("split")
+def bench_split(
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A twentieth of the data, once: checks results, not figures.")
+    ] = False,
+) -> None:
+    """Splitting a stream: over blocks, over rows, and the bare exchange as the ceiling; tuned number of splitters.
+
+    Compares all results first. Takes about two minutes on two cores.
+    """
+    from anabranch.bench import split
+
+    split.run(quick=quick, as_json=json, console=Console())
+
+
+@bench_app.command("epochs")
+def bench_epochs(
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Few epochs: checks results, not figures.")] = False,
+) -> None:
+    """The epoch runtime: what an epoch costs beside a bare micro-batch, and its aggregates against Spark's window().
+
+    Compares all results first. Takes about three minutes on two cores.
+    """
+    from anabranch.bench import epochs
+
+    epochs.run(quick=quick, as_json=json, console=Console())
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -26,8 +27,9 @@ import pyspark
 from pyspark.sql import SparkSession
 
 from anabranch._java import ensure_java
+from anabranch.errors import InvalidArgumentError
 
-__all__ = ["ensure_java", "local_session"]
+__all__ = ["ensure_java", "local_session", "session"]
 
 _LOGGING = Path(__file__).with_name("embedded-log4j2.properties")
 
@@ -38,6 +40,16 @@ _FOREIGN_SPARK = ("SPARK_HOME", "SPARK_CONF_DIR", "SPARK_REMOTE")
 _MEMORY_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 _GIB = 1 << 30
+
+_LOCAL = re.compile(r"local(?:\[([1-9]\d*|\*)\])?")
+
+_EVERYWHERE = {
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # Without it, a mapInArrow whose batches differ from its schema ends in the JVM with an unreadable error.
+    "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.showConsoleProgress": "false",
+}
 
 
 def local_session(
@@ -71,27 +83,51 @@ def local_session(
     _use_packaged_spark()
     tasks = _usable_cores() if cores == "*" else cores
     settings = {
+        **_EVERYWHERE,
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": f"{_driver_memory_gib()}g",
         # The default options, not the extra ones: those stay free for the caller.
         "spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
         "spark.sql.catalogImplementation": "in-memory",
-        "spark.sql.execution.arrow.pyspark.enabled": "true",
-        # Without it, a mapInArrow whose batches differ from its schema ends in the JVM with an unreadable error.
-        "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
-        "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(2 * tasks if shuffle_partitions is None else shuffle_partitions),
         # On a local disk the default manager starts a process per file: 60 to 80 ms of each micro-batch.
         "spark.sql.streaming.checkpointFileManagerClass": (
             "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
         ),
         "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
     }
     settings["spark.sql.warehouse.dir"] = _temporary_folder("anabranch-warehouse-").as_uri()
     builder = SparkSession.builder.master(f"local[{tasks}]").appName(app_name)
     return builder.config(map={**settings, **(config or {})}).getOrCreate()
+
+
+def session(
+    master: str | None = None, *, config: Mapping[str, str] | None = None, app_name: str = "anabranch"
+) -> SparkSession:
+    """A Spark at that master ("spark://host:7077", "yarn", "local[4]"), or a local one; the running one if there is.
+
+    On a cluster its own settings count (SPARK_HOME, SPARK_CONF_DIR, PYSPARK_PYTHON): only what the library relies on is
+    set here, and the Python of the workers where nobody named one.
+    """
+    local = _LOCAL.fullmatch(master or "local[*]")
+    if local is not None:
+        wanted = local[1] or "1"  # as in Spark: without a number, one core
+        cores: int | Literal["*"] = "*" if wanted == "*" else int(wanted)
+        return local_session(cores=cores, config=config, app_name=app_name)
+    if str(master).startswith("sc://"):
+        raise InvalidArgumentError(
+            f"{master} is a Spark Connect server, and the epoch runtime needs a session in the driver's own process",
+            hint='name the master itself, for example --master "spark://host:7077"',
+        )
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        return running
+    ensure_java()
+    for variable in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        os.environ.setdefault(variable, sys.executable)
+    builder = SparkSession.builder.master(str(master)).appName(app_name)
+    return builder.config(map={**_EVERYWHERE, **(config or {})}).getOrCreate()
 
 
 def _use_this_python() -> None:

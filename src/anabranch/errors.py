@@ -83,6 +83,10 @@ class CheckpointError(AnabranchError):
     """A checkpoint folder that belongs to another query, to a newer release, or to something else."""
 
 
+class JobError(AnabranchError):
+    """A job file that `anabranch run` cannot run, or whose query failed."""
+
+
 class JavaNotFoundError(AnabranchError):
     """No Java that Spark can run on."""
 

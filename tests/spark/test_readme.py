@@ -15,8 +15,11 @@ def examples(page: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
 
 
-def test_readme_examples_run_one_after_the_other(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
-    names: dict[str, object] = {"spark": spark}
+def test_readme_examples_run_one_after_the_other(
+    spark: SparkSession, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # the examples write into the folder they run in
+    names: dict[str, object] = {"spark": spark, "__name__": "__main__"}  # as in a notebook: classes travel by value
     blocks = examples("README.md")
     assert len(blocks) >= 3
     for block in blocks:
@@ -24,6 +27,7 @@ def test_readme_examples_run_one_after_the_other(spark: SparkSession, capsys: py
     shown = capsys.readouterr().out
     assert "-> " in shown and "Spark plan" in shown  # explain()
     assert "| trips|" in shown.replace("|trips|", "| trips|")  # show()
+    assert "EpochProgress(" in shown and spark.read.parquet(str(tmp_path / "highest")).count() > 0
 
 
 @pytest.mark.parametrize("page", ["docs/windows.md", "docs/aggregates.md", "docs/strategies.md"])

@@ -39,7 +39,7 @@ def content(state: State) -> dict[str, Any]:
 
 
 def data_files(folder: Path) -> list[str]:
-    return sorted(name for name in os.listdir(folder) if name not in ("stamp", "lock"))
+    return sorted(name for name in os.listdir(folder) if name not in ("stamp", ".stamp", "lock"))
 
 
 # ---- any state
@@ -269,6 +269,15 @@ def test_a_change_takes_the_stamp_away(tmp_path: Path) -> None:
         state.clear()
 
 
+def test_a_shorter_stamp_after_a_longer_one(tmp_path: Path) -> None:
+    state = committed(tmp_path)
+    state.array("a_long_name" * 20, "i8")
+    state.commit(4)
+    state.drop("a_long_name" * 20)
+    state.commit(5)
+    assert LiveState(tmp_path).stamp() == 5 and LiveState(tmp_path).names() == ["a", "t"]
+
+
 def test_reading_leaves_the_stamp(tmp_path: Path) -> None:
     state = committed(tmp_path)
     state.array("a", "i8")
@@ -292,7 +301,7 @@ def test_a_stamp_that_does_not_count(tmp_path: Path, changes: dict[str, Any]) ->
     state = LiveState(tmp_path)
     assert state.stamp() is None and state.names() == []
     state.clear()
-    assert data_files(tmp_path) == []
+    assert os.listdir(tmp_path) == []
 
 
 def test_a_torn_stamp_is_none(tmp_path: Path) -> None:
@@ -381,6 +390,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (os, "posix_fallocate", lambda: state.resize("a", 100_000)),
         (pa.ipc, "new_stream", lambda: state.put("t", pa.table({}))),
         (os, "replace", lambda: state.commit(4)),
+        (os, "write", lambda: state.commit(4)),
         (Path, "unlink", lambda: state.drop("a")),
     ):
         with monkeypatch.context() as patch:
@@ -388,7 +398,11 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             with pytest.raises(StateError, match=r"No space left on device\. Nothing was lost"):
                 act()
         assert data_files(tmp_path) == before
-    assert LiveState(tmp_path).stamp() is None
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", lambda fd, data: 3)  # room for three bytes
+        with pytest.raises(StateError, match="No space left on device"):
+            state.commit(4)
+    assert state.stamp() is None and LiveState(tmp_path).stamp() is None
 
 
 def test_a_folder_that_cannot_be(tmp_path: Path) -> None:

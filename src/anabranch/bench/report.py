@@ -85,15 +85,19 @@ def show(console: Console, title: str, measured: Sequence[Measured]) -> None:
     console.print(table)
 
 
-def show_ratios(console: Console, ratios: Mapping[str, float], goals: Mapping[str, float]) -> None:
-    """The figures beside their goals."""
+def show_ratios(
+    console: Console, ratios: Mapping[str, float], goals: Mapping[str, float], limits: Mapping[str, float] | None = None
+) -> None:
+    """The figures beside their goals: what each should reach, or stay below."""
     table = Table(title="figures", title_justify="left")
     table.add_column("figure")
     table.add_column("measured", justify="right")
     table.add_column("at least", justify="right")
+    if limits:
+        table.add_column("at most", justify="right")
     for name, value in ratios.items():
-        goal = goals.get(name)
-        table.add_row(name, f"{value:,.2f}", "" if goal is None else f"{goal:g}")
+        bounds = [goals.get(name), *([limits.get(name)] if limits else [])]
+        table.add_row(name, f"{value:,.2f}", *("" if bound is None else f"{bound:g}" for bound in bounds))
     console.print(table)
 
 

@@ -1,15 +1,15 @@
 """Sinks: where results go, and what each guarantees.
 
-Tasks write the results of an epoch as Parquet files into a folder that nobody sees yet; when all operators of the epoch have run, the driver
-*publishes* it. A crash before that leaves nothing to see; a crash after it, before the ledger has the epoch as done, runs the epoch
-again, and the sink must recognise that it has it already.
+Tasks write the results of an epoch as Parquet files into a folder that nobody sees yet; when all operators of the epoch
+have run, the driver *publishes* it. A crash before that leaves nothing to see; a crash after it, before the ledger has
+the epoch as done, runs the epoch again, and the sink must recognise that it has it already.
 
 | sink | guarantee |
 |---|---|
 | `FileSink` | exactly once: a folder `epoch=N` per epoch that appears at once and is never changed |
 | `DeltaSink` | exactly once: one transaction per epoch, which Delta recognises by its number |
 | `MemorySink` | exactly once while the process lives; empty after a restart |
-| `CallSink` | at least once: the function may see an epoch again after a crash, with the same rows and the same number |
+| `CallSink` | at least once: the function may see an epoch again after a crash, the same rows under the same number |
 """
 
 from __future__ import annotations
@@ -24,9 +24,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
-from anabranch.errors import InvalidArgumentError
+from anabranch.errors import CheckpointError, InvalidArgumentError, StateError
 from anabranch.io.frames import read_files
-from anabranch.runtime.files import Folder
+from anabranch.runtime.files import Folder, cannot_write
+
+_OWNER = "_owner"
+"""Says which checkpoint the epochs of a folder belong to; readers pass over it."""
 
 
 @dataclass(frozen=True)
@@ -66,17 +69,18 @@ class Sink(ABC):
     def publish(self, result: Published) -> None:
         """Make an epoch visible. Called again for the same epoch after a crash."""
 
-    def open(self) -> None:
+    def open(self) -> None:  # noqa: B027  # most sinks have nothing to open
         """Called once, before the first epoch: check that the sink can be written."""
 
 
 class FileSink(Sink):
-    """Parquet files, one folder `epoch=N` per epoch that brought rows; read them all with ``spark.read.parquet(path)``."""
+    """Parquet files, a folder `epoch=N` per epoch that brought rows; ``spark.read.parquet(path)`` reads them all."""
 
     guarantee = "exactly once: a folder per epoch, which appears at once and is never changed"
 
     def __init__(self, path: str | Path) -> None:
         self.folder = Folder.at(path)
+        self._claimed: str | None = None
         if self.folder.is_object_store:
             raise InvalidArgumentError(
                 f"{path} is on an object store, which cannot rename a folder: an epoch could be seen half written",
@@ -91,12 +95,36 @@ class FileSink(Sink):
         return self.folder.sub("_staging", f"epoch={epoch}")
 
     def publish(self, result: Published) -> None:
+        self._claim(result.query)
         target = self.folder.sub(f"epoch={result.epoch}")
         if not result.files or f"epoch={result.epoch}" in self.folder.folders():
             # Nothing to show, or shown already before a crash: the same rows, since an epoch is deterministic.
             result.folder.remove()
             return
-        result.folder.filesystem.move(result.folder.path, target.path)
+        try:
+            result.folder.filesystem.move(result.folder.path, target.path)
+        except OSError as error:
+            raise cannot_write(target.path, error) from error
+
+    def _claim(self, query: str) -> None:
+        """Make the folder that checkpoint's own: the epochs of another have the same names and would pass for these."""
+        if self.folder.exists(_OWNER):
+            if self._claimed != query:
+                self.folder.read(_OWNER, "owner", query)
+        elif self._claimed == query:
+            raise StateError(
+                f"{self.folder} has vanished while the query ran, with all results before this epoch",
+                hint="bring the folder back, then start the query again; without it, it goes on with this epoch",
+            )
+        elif any(name.startswith("epoch=") for name in self.folder.folders()):
+            raise CheckpointError(
+                f"{self.folder} has epochs already, and does not say of which query: those of this one would be taken "
+                "for published, and lost",
+                hint="give an empty folder, or one that does not exist yet",
+            )
+        else:
+            self.folder.write(_OWNER, "owner", b"", query=query)
+        self._claimed = query
 
     def __repr__(self) -> str:
         return f"FileSink({str(self.folder)!r})"

@@ -1,8 +1,8 @@
 """The aggregation tree: sums per query over all substreams (paper 5, section 4.4).
 
 A query that was broadcast is answered in part by every substream. The parts are summed on a tree: first those of the
-same task, where they are (Spark combines before an exchange), then, with many substreams, those of about sqrt(q) substreams,
-and last all that remain of a query. Without the middle level one task would take q parts of every query.
+same task, where they are (Spark combines before an exchange), then, with many substreams, those of about sqrt(q)
+substreams, and last all that remain of a query. Without the middle level one task would take q parts of every query.
 """
 
 from __future__ import annotations

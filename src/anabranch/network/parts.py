@@ -1,6 +1,7 @@
 """Where a stream comes from: sources, operators' outputs, and the steps since.
 
-`to_df()` needs none of this: Spark's own plan says it all. The epoch runtime does: it gets the rows of a source epoch by epoch, as a
+`to_df()` needs none of this: Spark's own plan says it all. The epoch runtime does: it gets the rows of a source epoch
+by epoch, as a
 DataFrame of their own, and takes the same steps again (filter, select, ...) from there.
 """
 

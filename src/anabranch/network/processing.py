@@ -1,7 +1,7 @@
 """Splitting a stream, and operators over its parts.
 
     lanes = reports.split(64, route=expressway, broadcast=is_balance_query)     # parasplit, paper 5
-    answers = lanes.process(TollOperator, outputs={"toll": "VID bigint, Toll int", "balance": "QID bigint, Balance bigint"})
+    answers = lanes.process(Tolls, outputs={"toll": "VID bigint, Toll int", "balance": "QID bigint, Balance bigint"})
     totals = answers.combine("balance", by="QID", sums="Balance")               # aggregation tree
 
 These run in the epoch runtime only (`start`): a fixed Spark plan has nowhere to keep an operator's state.
@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 from anabranch.errors import InvalidArgumentError, StreamingError, column_not_found
 from anabranch.merge.tree import fan_in_of
 from anabranch.network.columns import TimeColumn, TimeKind
+from anabranch.network.explain import explain_routing
 from anabranch.network.nodes import ONLY, CombineNode, Input, Node, ProcessNode, Routing
 from anabranch.network.parts import Output, Part
 from anabranch.network.query import analysed
@@ -31,9 +32,6 @@ from anabranch.windows import Duration, micros
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-GROUPS = 60
-"""Partition-groups of a keyed operator, unless said otherwise: far more than workers, so that they can be moved (paper 2)."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +50,9 @@ class Split:
     ) -> Processed:
         """Run one instance of the operator over each substream.
 
-        `operator` is the class, or a function without arguments that makes an instance. `schema` names the columns of what it
-        emits (``"cell string, n bigint"``); an operator with several outputs names each: ``outputs={"toll": "...", ...}``.
+        `operator` is the class, or a function without arguments that makes an instance. `schema` names the columns of
+        what it emits (``"cell string, n bigint"``); an operator with several outputs names each: ``outputs={"toll":
+        "...", ...}``.
         """
         if not callable(operator) or isinstance(operator, Operator):
             raise InvalidArgumentError(
@@ -67,10 +66,17 @@ class Split:
             )
         named = {ONLY: schema} if outputs is None else dict(outputs)
         schemas = {name: _schema(name, text) for name, text in named.items()}
-        inputs = tuple(
+        node = ProcessNode(self._inputs(), self.routing, operator, schemas)
+        return Processed(node, self.streams[0].source.sparkSession)
+
+    def explain(self) -> str:
+        """How the stream will be split; `EpochQuery.explain()` has the measured costs too."""
+        return "\n".join(explain_routing(self.routing, self._inputs()))
+
+    def _inputs(self) -> tuple[Input, ...]:
+        return tuple(
             Input(part, stream.time, port) for port, stream in enumerate(self.streams) for part in stream.parts
         )
-        return Processed(ProcessNode(inputs, self.routing, operator, schemas), self.streams[0].source.sparkSession)
 
 
 @dataclass(frozen=True)
@@ -119,6 +125,14 @@ class Processed(Startable):
         node = CombineNode((Input(part, TimeColumn(keys[0], TimeKind.LONG)),), keys, totals, level, schema)
         return Processed(node, self.session)
 
+    def explain(self) -> str:
+        """The operator, and how its input will be split; `EpochQuery.explain()` has what was measured too."""
+        node = self.node
+        lines = [f"{node.kind:12}{node.describe()[0]}", *(f"{'':12}{line}" for line in node.describe()[1:])]
+        if isinstance(node, ProcessNode):
+            lines += explain_routing(node.routing, node.inputs)
+        return "\n".join(lines)
+
     def _emissions(self) -> tuple[tuple[Node, str], ...]:
         return tuple((self.node, name) for name in self.outputs)
 
@@ -136,7 +150,7 @@ class Emission(Startable):
         return node.schema if isinstance(node, CombineNode) else node.schemas[self.name]
 
     def as_stream(self, *, time: str, watermark: Duration = 0) -> Stream:
-        """The output as a stream. Rows that the operator emits more than `watermark` behind its own watermark are late."""
+        """The output as a stream. Rows that come more than `watermark` behind the operator's own watermark are late."""
         if time not in self.schema.names:
             raise column_not_found(time, self.schema.names)
         column = TimeColumn(time, TimeKind.of(time, self.schema[time].dataType))

@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 WINDOW_TIME = "window_time"
 """The time of a window's result, for aggregates that follow: its last instant, as Spark's `window_time()`."""
 
+GROUPS = 60
+"""Partition-groups of a keyed operator, unless told: far more than workers, so that they can be moved (paper 2)."""
 WINDOW_GROUPS = 16
 """Partition-groups of a windowed aggregate with keys, in the epoch runtime."""
 
@@ -99,9 +101,10 @@ def block_stream(
 ) -> Stream:
     """A stream of blocks: tuples that are packed already, and are unpacked only where they are needed.
 
-    Either references to blocks in files, as ``ab.replay(..., blocks=True)`` delivers them, or Arrow IPC payloads in a binary
-    `column` (Kafka messages, say); `schema` has the columns of the tuples (`anabranch.io.blocks.schema_of(path)`). A split with a route function reads
-    the blocks in its splitters, so the tuples never are rows; everything else unpacks them first.
+    Either references to blocks in files, as ``ab.replay(..., blocks=True)`` delivers them, or Arrow IPC payloads in a
+    binary `column` (Kafka messages, say); `schema` has the columns of the tuples
+    (`anabranch.io.blocks.schema_of(path)`). A split with a route function reads the blocks in its splitters, so the
+    tuples never are rows; everything else unpacks them first.
     """
     if not source.isStreaming:
         raise StreamingError("a bounded DataFrame of blocks", hint="unpack it, and use ab.stream(...)")
@@ -175,9 +178,9 @@ class Stream:
     ) -> Split:
         """Split into q substreams (parasplit): each tuple goes to one of them, to all, or to none.
 
-        `route` gives the number of a substream, 0 to q-1; -1 or null sends the tuple nowhere. `broadcast` says which tuples go to
-        all. Both are Columns (or SQL text), or functions over whole blocks: ``route(block, q)`` and ``broadcast(block)`` take an
-        Arrow record batch and return one entry per tuple, as a numpy or Arrow array.
+        `route` gives the number of a substream, 0 to q-1; -1 or null sends the tuple nowhere. `broadcast` says which
+        tuples go to all. Both are Columns (or SQL text), or functions over whole blocks: ``route(block, q)`` and
+        ``broadcast(block)`` take an Arrow record batch and return one entry per tuple, as a numpy or Arrow array.
 
         The number of splitters p and the bytes W of a physical window are tuned while running unless given.
         """
@@ -191,7 +194,7 @@ class Stream:
         schema: str | StructType | None = None,
         *,
         by: str | Sequence[str] = (),
-        groups: int = 60,
+        groups: int = GROUPS,
         outputs: Mapping[str, str | StructType] | None = None,
     ) -> Processed:
         """Run a stateful operator of your own, one instance for each of `groups` partition-groups of the key `by`.
@@ -356,8 +359,8 @@ class Startable:
     def start(self, sink: Sink | Mapping[str, Sink], *, checkpoint: str | Path, **settings: Any) -> EpochQuery:
         """Run it in the epoch runtime, and return the handle of the running query.
 
-        `sink` takes the results (`anabranch.FileSink`, ...); an operator with several outputs takes a dictionary of them. The
-        settings are those of `anabranch.start`: trigger, qos, listeners, workers, ...
+        `sink` takes the results (`anabranch.FileSink`, ...); an operator with several outputs takes a dictionary of
+        them. The settings are those of `anabranch.start`: trigger, qos, listeners, workers, ...
         """
         from anabranch.runtime.start import start
 
@@ -454,8 +457,8 @@ class Aggregation(Startable):
             self._check_planned()
             inner = streaming.build_inner(query, None)
         except StreamingError as refusal:
-            columns = _with_window_time(query.result_like(batch_plan.build), query)
-            return Stream(columns, time, (part,), refusal)
+            shape = _with_window_time(query.result_like(batch_plan.build), query)
+            return Stream(shape, time, (part,), refusal)
         event = F.window_time("__ab_window")
         columns = [
             *(quoted(k) for k in query.keys),

@@ -6,25 +6,25 @@ The runtime splits a stream into partition-groups and runs one instance of an op
     process(block)     once per epoch that brought rows: an Arrow record batch, its rows in the order of time
     on_watermark(t)    once per epoch, after `process`: no row earlier than t (microseconds) will come any more
 
-`process` and `on_watermark` yield what they have to say: record batches of the output's columns, or pairs of an output's
-name and a record batch where there are several outputs.
+`process` and `on_watermark` yield what they have to say: record batches of the output's columns, or pairs of an
+output's name and a record batch where there are several outputs.
 
-**An operator must be deterministic**: the same blocks and watermarks give the same state and the same output. After a crash
-the runtime restores a group by folding its logged blocks into its last snapshot, and throws the output of that away.
-**Whatever must survive lives in the `State`**, as numpy arrays and Arrow tables. Other attributes are allowed as an index over it that
-`open` can build anew.
+**An operator must be deterministic**: the same blocks and watermarks give the same state and the same output. After a
+crash the runtime restores a group by folding its logged blocks into its last snapshot, and throws the output of that
+away. **Whatever must survive lives in the `State`**, as numpy arrays and Arrow tables. Other attributes are allowed as
+an index over it that `open` can build anew.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from anabranch.operators.state import State
 
-Emitted = pa.RecordBatch | tuple[str, pa.RecordBatch]
+Emitted: TypeAlias = pa.RecordBatch | tuple[str, pa.RecordBatch]
 """A record batch for the only output, or (name of the output, record batch)."""
 
 

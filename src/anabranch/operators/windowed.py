@@ -1,11 +1,12 @@
 """Windowed aggregates as an operator: panes come in, runs of windows leave once the watermark has passed them.
 
-The state of a group is the panes that an open window still needs, as Arrow tables (keys, pane id, rows, states), one table per epoch
-that brought some, gathered into one now and then; and how far the windows have been evaluated. A pane that rows of several epochs
-fell into is there in several pieces; the folds take care of that (`Fold.settle`).
+The state of a group is the panes that an open window still needs, as Arrow tables (keys, pane id, rows, states), one
+table per epoch that brought some, gathered into one now and then; and how far the windows have been evaluated. A pane
+that rows of several epochs fell into is there in several pieces; the folds take care of that (`Fold.settle`).
 
-With B > 1 (decision `batch`) complete windows wait until B slides of the furthest-sliding window are complete: fewer evaluations, each
-of which touches all panes that a window reaches, against a later answer. That is paper 1's batch, and its controller sets it.
+With B > 1 (decision `batch`) complete windows wait until B slides of the furthest-sliding window are complete: fewer
+evaluations, each of which touches all panes that a window reaches, against a later answer. That is paper 1's batch, and
+its controller sets it.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def evaluate(collected: DataFrame, query: Query, batches: Batches) -> DataFrame:
     renamed = collected.toDF(*plain, BATCH, PANES)
     panes = renamed.schema[PANES].dataType
     assert isinstance(panes, ArrayType) and isinstance(panes.elementType, StructType)
-    schema = runs_schema(renamed.schema[: len(plain)].fields, panes.elementType, query)
+    schema = runs_schema(renamed.schema.fields[: len(plain)], panes.elementType, query)
     folds = tuple(state.fold for state in states_of(query))
     operator = SlidingOperator(query.panes.in_panes(), batches, folds, tuple(schema.names))
     runs = renamed.mapInArrow(operator, schema)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
@@ -110,7 +110,7 @@ def arrival_rate(history: Sequence[EpochProgress]) -> float:
     What came in is what was read and by how much the backlog grew. Where a source cannot tell its backlog, an epoch is
     taken to have read all that came since the one before began.
     """
-    pairs = list(zip(history[-RECENT - 1 :], history[-RECENT:], strict=False)) if len(history) > 1 else []
+    pairs = list(pairwise(history[-RECENT - 1 :]))
     if not pairs:
         return history[-1].input_rate if history else 0.0
     came, seconds = zip(*(_came(before, now) for before, now in pairs), strict=True)

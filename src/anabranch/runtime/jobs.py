@@ -4,8 +4,9 @@
     process    rows or blocks       ▶ splitter ▶ exchange ▶ worker, which writes
     combine    partial answers      ▶ aggregation tree (Spark)                              ▶ writer
 
-One job per operator: its last stage has the effects (state, files), so no effect runs twice but after a failure, when it gives the same
-again. What the job returns is reports, one JSON text per task; the rows themselves stay on the workers.
+One job per operator: its last stage has the effects (state, files), so no effect runs twice but after a failure, when
+it gives the same again. What the job returns is reports, one JSON text per task; the rows themselves stay on the
+workers.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from anabranch.io.blocks import pack
 from anabranch.io.frames import unpacked
 from anabranch.merge.tree import aggregation_tree
 from anabranch.network.columns import floordiv, quoted
-from anabranch.network.nodes import CombineNode, Node, ProcessNode, WindowNode
+from anabranch.network.nodes import CombineNode, ProcessNode, WindowNode
 from anabranch.network.parts import Packed
 from anabranch.operators.protocol import OperatorFactory
 from anabranch.operators.sliding import PANE, ROWS
@@ -54,7 +55,7 @@ from anabranch.split.splitter import (
 from anabranch.windows.ids import pane_of
 
 PART = "__ab_part"
-"""Which task made a pane of its rows. Workers sort by it, so that the pieces of a pane have an order that no exchange changes."""
+"""Which task made a pane of its rows. Workers sort by it: then no exchange changes the order of a pane's pieces."""
 
 TREE_ABOVE = 64
 """Splitters above which physical windows reach them over two exchanges: a tree of routers (paper 5, section 4.1)."""
@@ -101,8 +102,8 @@ def packed_panes(node: WindowNode, edge: int, feed: Feed, decided: Decided) -> D
     if feed.watermark is not None:
         pane = F.when((pane + 1) * size + origin > feed.watermark, pane)
     keys = [quoted(key).alias(f"__ab_k{i}") for i, key in enumerate(query.keys)]
-    # By part as well: then a pane's state depends on the rows of one task only, in their order, and sums of floats come out
-    # the same when an epoch runs again. Without it the exchange would decide in which order Spark adds them.
+    # By part as well: then a pane's state depends on the rows of one task only, in their order, and sums of floats come
+    # out the same when an epoch runs again. Without it the exchange would decide in which order Spark adds them.
     placed = rows.withColumn(_T, query.time.micros()).withColumn(PART, F.spark_partition_id().cast("bigint"))
     counted = placed.groupBy(PART, *keys, pane.alias(PANE)).agg(
         *lifts(query), F.count(_T).alias(_TIMED), F.max(_T).alias(_MAX_T)
@@ -164,7 +165,7 @@ def _routed(rows: DataFrame, node: ProcessNode, groups: int) -> tuple[DataFrame,
         return rows.withColumn(_GROUP, group_of([quoted(k) for k in routing.keys], groups)), ColumnRoute(_GROUP)
     assert not callable(routing.route) or isinstance(routing.route, Column)
     to = F.lit(None) if routing.route is None else routing.route
-    rows = rows.withColumn(_GROUP, to.cast("int"))  # type: ignore[union-attr]
+    rows = rows.withColumn(_GROUP, to.cast("int"))
     if routing.broadcast is None:
         return rows, ColumnRoute(_GROUP)
     assert isinstance(routing.broadcast, Column)
@@ -315,7 +316,8 @@ def in_order(batches: Sequence[pa.RecordBatch], window: str, k: int) -> list[pa.
     order = np.lexsort((np.asarray(starts.cast(pa.int64())), np.asarray(ends.cast(pa.int64()))))
     if displacement(order) <= k:
         return known
-    return table.take(pa.array(order)).to_batches()
+    ordered: list[pa.RecordBatch] = table.take(pa.array(order)).to_batches()
+    return ordered
 
 
 def displacement(order: np.ndarray[Any, np.dtype[np.int64]]) -> int:
@@ -341,6 +343,3 @@ def node_reports(found: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, 
     """The workers' reports and the writers', apart; of a task that ran twice the last counts."""
     workers = {report["worker"]: report for report in found if "worker" in report}
     return [workers[w] for w in sorted(workers)], [report["written"] for report in found if "written" in report]
-
-
-__all__ = ["Decided", "Feed", "Node"]

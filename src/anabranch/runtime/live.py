@@ -1,6 +1,6 @@
 """Live state of one partition-group: memory-mapped files in a local folder, and a stamp that says what they show.
 
-Write to the state only between `begin` and `commit`, and under a `Lease`. `begin` removes the stamp, `commit` writes
+Write to the state only between `begin` and `commit`, and under a `Lease`. `begin` takes the stamp away, `commit` writes
 it last: a crash between the two leaves no stamp, and the state is rebuilt. Methods that change files begin by
 themselves. The stamp has a random token, so a process that committed sees whether its maps still show what is there.
 It also names the boot of the machine: mapped pages survive a process, but not a loss of power.
@@ -8,6 +8,7 @@ It also names the boot of the machine: mapped pages survive a process, but not a
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import functools
 import json
@@ -58,6 +59,7 @@ class LiveState(State):
     def __init__(self, folder: str | Path) -> None:
         self._folder = Path(folder)
         self._stamp_path = os.path.join(self._folder, "stamp")
+        self._draft_path = os.path.join(self._folder, ".stamp")  # where the stamp is while the state is in work
         self._content: dict[str, _Kept] | None = {}  # None when closed
         self._layout: bytes | None = None  # what the stamp says of the items; None: to be written anew
         self._generation = 0
@@ -85,18 +87,15 @@ class LiveState(State):
         self._check_current()
         if self._layout is None:
             self._layout = self._new_layout()
-        token = uuid.uuid4().hex
-        text = b'{"epoch": %d, "token": "%s", %s' % (epoch, token.encode(), self._layout)
+        text = b'{"epoch": %d, "token": "%s", %s' % (epoch, uuid.uuid4().hex.encode(), self._layout)
         stamp = b"%08x%s" % (zlib.crc32(text), text)
-        temporary = os.path.join(self._folder, f".stamp.{token}")
         with _telling(self._folder):
             try:
-                with open(temporary, "wb") as file:
-                    file.write(stamp)
-                os.replace(temporary, self._stamp_path)
+                _write(self._draft_path, stamp)
+                os.replace(self._draft_path, self._stamp_path)
             except BaseException:
                 with suppress(OSError):
-                    os.unlink(temporary)
+                    os.unlink(self._draft_path)
                 raise
         self._stamp, self._epoch = stamp, epoch
 
@@ -201,7 +200,7 @@ class LiveState(State):
 
     def _unstamp(self) -> None:
         with _telling(self._folder), suppress(FileNotFoundError):
-            os.unlink(self._stamp_path)
+            os.replace(self._stamp_path, self._draft_path)  # not unlinked: a new file per epoch costs more
         self._stamp = self._epoch = None
 
     def _read_stamp(self) -> bytes | None:
@@ -307,6 +306,16 @@ def _parse(stamp: bytes | None) -> dict[str, Any] | None:
         return None
     content: dict[str, Any] = json.loads(stamp[8:])
     return content if content["format"] == FORMAT and content["boot"] == _boot() else None
+
+
+def _write(path: str, content: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        if os.write(fd, content) != len(content):  # a disk takes all of it, unless it is full
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        os.ftruncate(fd, len(content))  # the stamp before may have been longer
+    finally:
+        os.close(fd)
 
 
 def _map_array(path: Path, capacity: int = 0) -> mmap.mmap:

@@ -1,7 +1,8 @@
 """What tasks write: the rows of an epoch as Parquet files in a folder that nobody sees yet.
 
-A file has its name from the output, the epoch's folder and the worker, so a second attempt replaces the first with the same bytes. It is written under a
-name of its own and then moved, so that of two attempts at once none can tear the other's file.
+A file has its name from the output, the epoch's folder and the worker, so a second attempt replaces the first with the
+same bytes. It is written under a name of its own and then moved, so that of two attempts at once none can tear the
+other's file.
 """
 
 from __future__ import annotations
@@ -48,19 +49,22 @@ def write_rows(target: Target, part: int, batches: Iterable[pa.RecordBatch]) -> 
     moves = not target.folder.is_object_store
     draft = f"{target.folder.path}/.{name}.{uuid.uuid4().hex}" if moves else path
     filesystem = target.folder.filesystem
+    # In memory first: rows that do not fit fail before there is a file, and an object store gets it in one put.
+    content = pa.BufferOutputStream()
+    with pq.ParquetWriter(content, target.schema, compression="zstd") as writer:
+        for batch in rows:
+            writer.write_batch(fitted(batch, target.schema))
+    whole = content.getvalue()
     try:
         with filesystem.open_output_stream(draft) as sink:
-            with pq.ParquetWriter(sink, target.schema, compression="zstd") as writer:
-                for batch in rows:
-                    writer.write_batch(fitted(batch, target.schema))
-            size = sink.tell()
+            sink.write(whole)
         if moves:
             filesystem.move(draft, path)
     except OSError as error:
         if moves:
             discard(filesystem, draft)
         raise cannot_write(path, error) from error
-    return Written(sum(batch.num_rows for batch in rows), size, [name])
+    return Written(sum(batch.num_rows for batch in rows), whole.size, [name])
 
 
 def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

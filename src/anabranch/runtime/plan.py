@@ -54,7 +54,10 @@ class Network:
 
     def _origin(self, each: Input) -> str:
         origin = each.part.origin
-        where = f"source {self.index_of(origin)}" if isinstance(origin, Source) else f"{self.name_of(origin.node)}.{origin.name}"  # fmt: skip
+        if isinstance(origin, Source):
+            where = f"source {self.index_of(origin)}"
+        else:
+            where = f"{self.name_of(origin.node)}.{origin.name}"
         return f"{where} at port {each.port}, after {len(each.part.steps)} steps"
 
 

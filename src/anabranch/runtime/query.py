@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -10,8 +11,9 @@ from typing import Any
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
+from anabranch import errors
 from anabranch.errors import AnabranchError
 from anabranch.io.replay import backlog
 from anabranch.runtime.epochs import EpochRunner
@@ -71,7 +73,7 @@ class EpochQuery:
     @property
     def id(self) -> str:
         """Of the checkpoint: the same after a restart."""
-        return self._runner.checkpoint.query
+        return self._runner.context.checkpoint.query
 
     @property
     def runId(self) -> str:
@@ -104,7 +106,7 @@ class EpochQuery:
     def exception(self) -> AnabranchError | StreamingQueryException | None:
         """Why the query ended, if it failed."""
         failed = self.spark_query.exception()
-        return None if failed is None else self._error or failed
+        return None if failed is None else self._ours(failed) or failed
 
     def awaitTermination(self, timeout: float | None = None) -> bool:
         """Wait until the query ends; raises what made it fail. With a timeout in seconds, say whether it has ended."""
@@ -115,9 +117,10 @@ class EpochQuery:
             else:
                 ended = bool(self.spark_query.awaitTermination(max(1, round(timeout))))
         except StreamingQueryException as failed:
-            self._terminate(str(self._error or failed))
-            if self._error is not None:
-                raise self._error from failed
+            ours = self._ours(failed)
+            self._terminate(str(ours or failed))
+            if ours is not None:
+                raise ours from failed
             raise
         if ended:
             self._terminate(None)
@@ -128,15 +131,17 @@ class EpochQuery:
         try:
             self.spark_query.processAllAvailable()
         except StreamingQueryException as failed:
-            self._terminate(str(self._error or failed))
-            if self._error is not None:
-                raise self._error from failed
+            ours = self._ours(failed)
+            self._terminate(str(ours or failed))
+            if ours is not None:
+                raise ours from failed
             raise
 
     def stop(self) -> None:
         """End the query, after the epoch that runs now."""
         self._stopping = True
-        # Spark would interrupt a running epoch. Nothing would be lost, it would run again; but it would be work for nothing.
+        # Spark would interrupt a running epoch. Nothing would be lost, it would run again; but it would be work for
+        # nothing.
         with self._busy:
             self.spark_query.stop()
         self._terminate(None)
@@ -155,6 +160,10 @@ class EpochQuery:
         known = [_waiting(source) for source in progress["sources"]]
         return sum(each for each in known if each is not None) if any(each is not None for each in known) else None
 
+    def _ours(self, failed: StreamingQueryException) -> AnabranchError | None:
+        """Our error behind Spark's. Those of sources come past `_epoch`, as text."""
+        return self._error or _unwrapped(failed)
+
     def _terminate(self, error: str | None) -> None:
         with self._told:
             if self._terminated:
@@ -169,11 +178,29 @@ def _waiting(source: Any) -> int | None:
     return None
 
 
+_TOLD = re.compile(r"anabranch\.errors\.(\w+): ((?:(?!anabranch\.errors\.\w+: ).)*?)\n  hint: ([^\n]*)", re.DOTALL)
+"""One of our errors at the end of a Python traceback, as `AnabranchError` writes itself."""
+
+
 def _unwrapped(error: BaseException) -> AnabranchError | None:
-    """Our own error inside Spark's: a task's error arrives as text, the driver's as it is."""
+    """Our own error inside Spark's: the driver's as it is; a task's, which arrives as text, made again of that text."""
     seen: BaseException | None = error
+    told: AnabranchError | None = None
     while seen is not None:
         if isinstance(seen, AnabranchError):
             return seen
+        told = told or _told(str(seen))
         seen = seen.__cause__ or seen.__context__
-    return None
+    return told
+
+
+def _told(text: str) -> AnabranchError | None:
+    """The error that a traceback ends with: the last one in it, since causes come first."""
+    found = list(_TOLD.finditer(text))
+    if not found:
+        return None
+    name, message, hint = found[-1].groups()
+    kind = getattr(errors, name, None)
+    if not (isinstance(kind, type) and issubclass(kind, AnabranchError)):
+        kind = AnabranchError
+    return kind(message, hint=hint.rstrip())

@@ -8,13 +8,14 @@ from pathlib import Path
 
 from anabranch.errors import InvalidArgumentError
 from anabranch.runtime.deliveries import Delivery
-from anabranch.runtime.epochs import Checkpoint, EpochRunner
+from anabranch.runtime.epochs import EpochRunner
 from anabranch.runtime.exporters import Listener
 from anabranch.runtime.files import Folder
 from anabranch.runtime.ledger import open_checkpoint
 from anabranch.runtime.plan import arrange
 from anabranch.runtime.query import EpochQuery
 from anabranch.runtime.settings import AVAILABLE_NOW, QoS, Settings
+from anabranch.runtime.standing import Checkpoint
 from anabranch.windows import Duration, micros
 
 SNAPSHOT_EVERY = 10
@@ -39,14 +40,16 @@ def start(
 
     Args:
         deliveries: which results go where; made by `.to(sink)`.
-        checkpoint: folder for offsets, decisions and state. A restart with the same folder goes on where the query stood; another
-            query is refused.
-        trigger: an interval ("1 second"), or "available-now" for what is there and then end; without one, epoch follows epoch.
+        checkpoint: folder for offsets, decisions and state. A restart with the same folder goes on where the query
+            stood; another query is refused.
+        trigger: an interval ("1 second"), or "available-now" for what is there and then end; without one, epoch follows
+            epoch.
         qos: bounds that the controllers keep.
         workers: partitions of the exchange; the session's shuffle partitions unless said.
         snapshot_every: epochs between two snapshots of a group; in between only its input is logged.
         idle: after so long without a row a source no longer holds the watermark back. Without it, it does for ever.
         listeners: hear of every epoch (`JsonLines`, `Prometheus`, or your own).
+        name: of the query, in Spark's own status too.
         store: where decisions and state go, if not into the checkpoint folder: any path or URI that pyarrow can open.
         live: local folder for the live state; a temporary one, the same for all runs of this checkpoint, unless given.
     """

@@ -4,9 +4,9 @@
                                                │ live state, epoch N-1 ──▶ epoch N
                                                └▶ blocks (and now and then a snapshot) into the epoch store
 
-A worker is a partition of the exchange; which groups it has is in the routing table. The live state of a group is on the local disk, stamped
-with the epoch whose end it shows. If the stamp is not N-1 (another host had the group, a task died, an epoch runs again), the
-state is restored: the last snapshot, and the blocks since folded in again.
+A worker is a partition of the exchange; which groups it has is in the routing table. The live state of a group is on
+the local disk, stamped with the epoch whose end it shows. If the stamp is not N-1 (another host had the group, a task
+died, an epoch runs again), the state is restored: the last snapshot, and the blocks since folded in again.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class _Worker:
         found.sort(key=lambda block: block[:4])
         mine = [g for g, worker in enumerate(self.task.routing) if worker == self.number]
         blocks: dict[tuple[int, int], list[tuple[int, int, pa.RecordBatch]]] = defaultdict(list)
-        for edge, part, seq, group, block in found:
+        for edge, _, seq, group, block in found:
             port = self.task.edges[edge].port
             for each in mine if group == ALL else [group]:
                 blocks[each, port].append((edge, seq, block))
@@ -335,7 +335,7 @@ def _fold(operator: Operator, blocks: Iterable[tuple[int, pa.RecordBatch]], wate
 
 
 def merge_by_time(blocks: Sequence[pa.RecordBatch], time: str | None) -> pa.RecordBatch:
-    """The rows of all blocks in the order of time, equal times in the order of the blocks; as they are if time is None."""
+    """The rows of all blocks in the order of time, equal times in the order of the blocks; with no time as they are."""
     whole = blocks[0] if len(blocks) == 1 else one_batch(pa.Table.from_batches(blocks))
     if time is None or not whole.num_rows:
         return whole

@@ -1,0 +1,294 @@
+"""One epoch while it runs: each operator's job, one after the other, and then the publishing of all results."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from anabranch.io.frames import read_files, unpacked
+from anabranch.io.sinks import FileSink, Published
+from anabranch.network.columns import floordiv
+from anabranch.network.nodes import ONLY, CombineNode, Input, ProcessNode, WindowNode
+from anabranch.network.parts import Output, Source
+from anabranch.runtime import jobs
+from anabranch.runtime.outputs import Target
+from anabranch.runtime.plan import Step
+from anabranch.runtime.progress import OperatorProgress, SplitterMeasure, WorkerMeasure
+from anabranch.runtime.recipes import Recipe
+from anabranch.runtime.sources import BatchRows
+from anabranch.runtime.standing import Context, Standing
+from anabranch.runtime.worker import Edge, EpochTask
+from anabranch.windows.ids import pane_of
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an operator's job reported."""
+
+    progress: OperatorProgress
+    watermark: int | None
+    active: set[int] = field(default_factory=set)
+    snapshots: dict[int, int] = field(default_factory=dict)
+    block_groups: set[int] = field(default_factory=set)
+
+
+class Epoch:
+    """One epoch while it runs."""
+
+    def __init__(
+        self, context: Context, standing: Standing, epoch: int, plan: Mapping[str, Any], rows: BatchRows
+    ) -> None:
+        self.context = context
+        self.standing = standing
+        self.epoch = epoch
+        self.plan = plan
+        self.latest: dict[int, int | None] = {}
+        self.source_rows: dict[int, int] = {}
+        self._rows = rows
+        self._staged: dict[tuple[int, str], Published] = {}
+        self._watermarks: dict[int, int | None] = {}
+        self._side: list[tuple[FileSink, Published]] = []
+
+    def operator(self, step: Step) -> Outcome:
+        """Run an operator's job."""
+        began = time.perf_counter()
+        node, recipe = step.node, self.context.recipes[step.name]
+        targets = {name: self._target(step, name) for name in node.outputs}
+        if isinstance(node, CombineNode):
+            outcome = self._combine(step, node, targets)
+        else:
+            outcome = self._stateful(step, node, recipe, targets)
+        self._watermarks[id(node)] = outcome.watermark
+        progress = OperatorProgress(**{**vars(outcome.progress), "seconds": time.perf_counter() - began})
+        return Outcome(progress, outcome.watermark, outcome.active, outcome.snapshots, outcome.block_groups)
+
+    def _stateful(
+        self, step: Step, node: WindowNode | ProcessNode, recipe: Recipe, targets: Mapping[str, Target]
+    ) -> Outcome:
+        decided = self._decided(step, recipe)
+        edges = tuple(self._edge(node, each) for each in node.inputs)
+        feeds = [self._feed(node, each, edge) for each, edge in zip(node.inputs, edges, strict=True)]
+        task = self._task(step, recipe, edges, targets)
+        if isinstance(node, WindowNode):
+            packed = [jobs.packed_panes(node, i, feed, decided) for i, feed in enumerate(feeds)]
+            disorder = self.context.settings.qos.disorder
+            assert recipe.pane_types is not None
+            found = jobs.run_windows(node, jobs.union(packed), task, targets[ONLY], recipe.pane_types, disorder)
+        else:
+            packed = [jobs.packed_rows(node, i, feed, decided) for i, feed in enumerate(feeds)]
+            found = jobs.run_process(jobs.union(packed), task)
+        workers, written = jobs.node_reports(found)
+        outputs = {ONLY: written} if isinstance(node, WindowNode) else _by_output(workers)
+        for name, files in outputs.items():
+            self._stage(step, name, targets[name], files)
+        marks = workers[0]["marks"]
+        self._census(node, marks)
+        self._keep_side(step, node, feeds, marks)
+        return _outcome(step, workers, marks, outputs, self.plan["operators"][step.name]["decisions"])
+
+    def _combine(self, step: Step, node: CombineNode, targets: Mapping[str, Target]) -> Outcome:
+        origin = node.inputs[0].part.origin
+        assert isinstance(origin, Output)
+        partial = self._staged_frame(origin)
+        _, written = jobs.node_reports(jobs.run_combine(node, partial, targets[ONLY]))
+        self._stage(step, ONLY, targets[ONLY], written)
+        emitted = sum(each["rows"] for each in written)
+        return Outcome(OperatorProgress(step.name, emitted=emitted), self._watermarks[id(origin.node)])
+
+    # --- inputs -----------------------------------------------------------------------------------------------------
+
+    def _edge(self, node: WindowNode | ProcessNode, each: Input) -> Edge:
+        origin = each.part.origin
+        time_column = jobs.PART if isinstance(node, WindowNode) else each.time.name
+        if isinstance(origin, Output):
+            reached = self._watermarks[id(origin.node)]
+            behind = None if reached is None else reached - origin.delay
+            return Edge(each.port, time_column, watermark=behind, derived=True)
+        i = self.context.network.index_of(origin)
+        return Edge(each.port, time_column, self.standing.latest[i], origin.delay, idle=i in self.plan["idle"])
+
+    def _feed(self, node: WindowNode | ProcessNode, each: Input, edge: Edge) -> jobs.Feed:
+        origin = each.part.origin
+        late_before = self.standing.operators[self.context.network.name_of(node)].watermark
+        if isinstance(origin, Output):
+            return jobs.Feed(each.part.apply(self._staged_frame(origin)), None, late_before)
+        rows = self._rows.of(origin)
+        direct = isinstance(node, ProcessNode) and node.routing.by_function and not each.part.steps
+        if origin.packed is not None and direct:
+            return jobs.Feed(rows, origin.packed, late_before)
+        if origin.packed is not None:
+            rows = unpacked(rows, origin.packed)
+        return jobs.Feed(each.part.apply(rows), None, late_before)
+
+    def _decided(self, step: Step, recipe: Recipe) -> jobs.Decided:
+        plan = self.plan["operators"][step.name]
+        decisions = plan["decisions"]
+        splitters = decisions.get("splitters")
+        if "splitters" not in recipe.fixed and not self._blocks(step):
+            # Rows are split where they are read: to move them first would cost more than it gains.
+            splitters = None
+        return jobs.Decided(tuple(plan["routing"]), max(plan["routing"]) + 1, splitters, decisions.get("window_bytes"))
+
+    def _blocks(self, step: Step) -> bool:
+        origins = [each.part.origin for each in step.node.inputs]
+        return all(isinstance(origin, Source) and origin.packed is not None for origin in origins)
+
+    def _task(self, step: Step, recipe: Recipe, edges: tuple[Edge, ...], targets: Mapping[str, Target]) -> EpochTask:
+        context, plan = self.context, self.plan["operators"][step.name]
+        state = self.standing.operators[step.name]
+        return EpochTask(
+            query=context.checkpoint.query,
+            node=step.name,
+            epoch=self.epoch,
+            run=context.run,
+            factory=recipe.factory,
+            edges=edges,
+            routing=tuple(plan["routing"]),
+            active=frozenset(state.active),
+            watermark=state.watermark,
+            decisions=plan["decisions"],
+            store=context.stores[step.name],
+            ledger=context.ledger,
+            live=context.settings.live,
+            snapshot_every=context.settings.snapshot_every,
+            outputs=None if isinstance(step.node, WindowNode) else targets,
+            yields=recipe.yields,
+        )
+
+    def _census(self, node: WindowNode | ProcessNode, marks: Sequence[Mapping[str, Any]]) -> None:
+        """What the splitters saw of each source. Operators of the same source see the same, unless a step filters."""
+        for number, each in enumerate(node.inputs):
+            origin = each.part.origin
+            if isinstance(origin, Source):
+                i = self.context.network.index_of(origin)
+                mine = [mark for mark in marks if mark["edge"] == number]
+                times = [t for t in (self.latest.get(i), *(mark["max_t"] for mark in mine)) if t is not None]
+                rows = sum(mark["rows"] for mark in mine)
+                if not rows and each.part.steps:
+                    rows, latest = self._before_steps(origin)
+                    times += [] if latest is None else [latest]
+                self.latest[i] = max(times, default=None)
+                self.source_rows[i] = max(self.source_rows.get(i, 0), rows)
+
+    def _before_steps(self, origin: Source) -> tuple[int, int | None]:
+        """How many rows a source had and their latest time, where a filter let none of them through.
+
+        The watermark moves on by what passes the steps, within the epoch. If nothing does, it still must: this counts
+        from the next epoch on.
+        """
+        rows = self._rows.of(origin)
+        if origin.packed is not None:
+            rows = unpacked(rows, origin.packed)
+        count, latest = rows.agg(F.count(F.lit(1)), F.max(origin.time.micros())).collect()[0]
+        return int(count), latest
+
+    # --- outputs ----------------------------------------------------------------------------------------------------
+
+    def _target(self, step: Step, name: str) -> Target:
+        sink = step.sinks.get(name)
+        default = self.context.checkpoint.flow.sub(f"{step.name}.{name}", f"epoch={self.epoch}")
+        folder = default if sink is None else sink.staging(self.epoch, default)
+        folder.remove()  # what a crashed attempt left
+        folder.create()
+        return Target(folder, self.context.recipes[step.name].schemas[name])
+
+    def _stage(self, step: Step, name: str, target: Target, written: Sequence[Mapping[str, Any]]) -> None:
+        files = tuple(sorted(file for each in written for file in each["files"]))
+        self._staged[id(step.node), name] = Published(
+            self.epoch, self.context.checkpoint.query, target.folder, files, target.schema, self.context.session
+        )
+
+    def _staged_frame(self, origin: Output) -> DataFrame:
+        staged = self._staged[id(origin.node), origin.name]
+        return read_files(self.context.session, staged.folder, staged.files, staged.schema)
+
+    def _keep_side(
+        self,
+        step: Step,
+        node: WindowNode | ProcessNode,
+        feeds: Sequence[jobs.Feed],
+        marks: Sequence[Mapping[str, Any]],
+    ) -> None:
+        """Keep late and bad rows, with the reason. There are seldom any, so they have a job of their own."""
+        for number, (each, feed) in enumerate(zip(node.inputs, feeds, strict=True)):
+            if not any(mark["late"] + mark["bad"] for mark in marks if mark["edge"] == number):
+                continue
+            rows = feed.rows if feed.packed is None else unpacked(feed.rows, feed.packed)
+            t = each.time.micros()
+            reason = F.when(t.isNull(), F.lit(f"null time in column {each.time.name}"))
+            if feed.watermark is not None:
+                end = t + 1
+                if isinstance(node, WindowNode):
+                    panes = node.query.panes
+                    end = (pane_of(t, panes.size, panes.origin, floordiv) + 1) * panes.size + panes.origin
+                reason = reason.when(end <= feed.watermark, F.lit(f"late: the watermark was at {feed.watermark} us"))
+            outside = rows.withColumn("reason", reason).where(F.col("reason").isNotNull())
+            sink = FileSink(self.context.checkpoint.side.sub(f"{step.name}-{number}").path)
+            sink.open()
+            folder = sink.staging(self.epoch, self.context.checkpoint.flow)
+            folder.remove()
+            folder.create()
+            target = Target(folder, to_arrow_schema(outside.schema, timezone="UTC"))
+            _, written = jobs.node_reports(jobs.run_side(outside, target))
+            files = tuple(sorted(file for part in written for file in part["files"]))
+            query, session = self.context.checkpoint.query, self.context.session
+            self._side.append((sink, Published(self.epoch, query, folder, files, target.schema, session)))
+
+    def publish(self) -> None:
+        """All operators have run: make the results visible."""
+        for side, kept in self._side:
+            side.publish(kept)
+        for step in self.context.network.steps:
+            for name, sink in step.sinks.items():
+                sink.publish(self._staged[id(step.node), name])
+
+    def close(self) -> None:
+        """Remove what only this epoch needed."""
+        self._rows.close()
+        for step in self.context.network.steps:
+            for name in step.node.outputs:
+                self.context.checkpoint.flow.sub(f"{step.name}.{name}", f"epoch={self.epoch}").remove()
+
+
+def _by_output(workers: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    return {name: [worker["outputs"][name] for worker in workers] for name in workers[0]["outputs"]}
+
+
+def _outcome(
+    step: Step,
+    workers: Sequence[Mapping[str, Any]],
+    marks: Sequence[Mapping[str, Any]],
+    outputs: Mapping[str, Sequence[Mapping[str, Any]]],
+    decisions: Mapping[str, Any],
+) -> Outcome:
+    measures = [{"worker": each["worker"], **each["measured"]} for each in workers]
+    splitters = [_taken(SplitterMeasure, mark) for mark in marks]
+    progress = OperatorProgress(
+        step.name,
+        rows=sum(mark["rows"] for mark in marks),
+        emitted=sum(each["rows"] for written in outputs.values() for each in written),
+        late=sum(mark["late"] for mark in marks),
+        bad=sum(mark["bad"] for mark in marks),
+        watermark=workers[0]["watermark"],
+        state_bytes=sum(each["state_bytes"] for each in measures),
+        workers=tuple(_taken(WorkerMeasure, each) for each in measures),
+        splitters=tuple(splitters),
+        decisions=decisions,
+    )
+    return Outcome(
+        progress,
+        workers[0]["watermark"],
+        {group for each in workers for group in each["active"]},
+        {int(group): epoch for each in workers for group, epoch in each["snapshots"].items()},
+        {group for each in workers for group in each["block_groups"]},
+    )
+
+
+def _taken(cls: type[Any], record: Mapping[str, Any]) -> Any:
+    return cls(**{name: record[name] for name in cls.__dataclass_fields__ if name in record})

@@ -1,0 +1,66 @@
+"""What of an operator is the same in all epochs, worked out once: its operator, its columns, its controllers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from anabranch.network.nodes import ONLY, CombineNode, ProcessNode, WindowNode
+from anabranch.operators.protocol import Operator, OperatorFactory
+from anabranch.plan import batch as batch_plan
+from anabranch.runtime import jobs
+from anabranch.runtime.controllers import BatchSize, Controller, SplitTuning
+from anabranch.runtime.plan import Step
+from anabranch.runtime.settings import Settings
+from anabranch.windows import Window
+
+SMALLEST_WINDOW, LARGEST_WINDOW = 1 << 16, 1 << 25
+"""Bytes between which W is looked for: a smaller block is all overhead, of larger ones a task holds too much."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One operator: `fixed` are the settings that the user gave, and no controller touches."""
+
+    step: Step
+    groups: int
+    fixed: Mapping[str, Any]
+    factory: OperatorFactory
+    schemas: Mapping[str, pa.Schema]
+    """of the outputs"""
+    pane_types: StructType | None = None
+    yields: pa.Schema | None = None
+    """of the runs, for windows: Spark makes rows of them"""
+
+    def controllers(self, settings: Settings) -> list[Controller]:
+        node, name = self.step.node, self.step.name
+        if isinstance(node, WindowNode) and settings.qos.latency_seconds is not None and "batch" not in self.fixed:
+            longest = max(node.query.panes.in_panes(), key=lambda w: w.size)
+            window = Window(longest.size, longest.slide)
+            return [BatchSize(name, window, settings.workers, settings.qos.latency_seconds)]
+        if isinstance(node, ProcessNode) and not node.routing.keys:
+            tuning = SplitTuning(name, self.groups, smallest_window=SMALLEST_WINDOW, largest_window=LARGEST_WINDOW)
+            return [] if {"splitters", "window_bytes"} <= set(self.fixed) else [tuning]
+        return []
+
+
+def recipe_of(step: Step) -> Recipe:
+    """What of this operator is the same in all epochs."""
+    node = step.node
+    if isinstance(node, WindowNode):
+        types = jobs.pane_types(node)
+        factory, yields = jobs.window_task_settings(node, types)
+        result = to_arrow_schema(node.query.result_like(batch_plan.build).schema, timezone="UTC")
+        fixed: dict[str, Any] = {} if node.batch is None else {"batch": node.batch}
+        return Recipe(step, node.groups, fixed, factory, {ONLY: result}, types, yields)
+    if isinstance(node, CombineNode):
+        return Recipe(step, 1, {}, Operator, {ONLY: to_arrow_schema(node.schema, timezone="UTC")})
+    given = {"splitters": node.routing.splitters, "window_bytes": node.routing.window_bytes}
+    fixed = {name: value for name, value in given.items() if value is not None}
+    schemas = {name: to_arrow_schema(schema, timezone="UTC") for name, schema in node.schemas.items()}
+    return Recipe(step, node.groups, fixed, node.factory, schemas)

@@ -1,0 +1,108 @@
+"""What the driver knows between two epochs. The ledger keeps it, so a restart knows the same."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from anabranch.runtime.files import Folder
+from anabranch.runtime.ledger import Ledger
+from anabranch.runtime.plan import Network
+from anabranch.runtime.recipes import Recipe
+from anabranch.runtime.settings import Settings
+from anabranch.runtime.store import EpochStore
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where a query keeps what must survive."""
+
+    folder: Folder
+    query: str
+    """the unique id of this checkpoint, in all its files"""
+
+    @property
+    def flow(self) -> Folder:
+        return self.folder.sub("flow")
+
+    @property
+    def side(self) -> Folder:
+        return self.folder.sub("side")
+
+    @property
+    def state(self) -> Folder:
+        return self.folder.sub("state")
+
+    def ledger(self) -> Ledger:
+        return Ledger(self.folder.sub("ledger"), self.query)
+
+
+@dataclass(frozen=True)
+class Context:
+    """What does not change while a query runs."""
+
+    network: Network
+    settings: Settings
+    checkpoint: Checkpoint
+    session: SparkSession
+    ledger: Ledger
+    stores: Mapping[str, EpochStore]
+    recipes: Mapping[str, Recipe]
+    run: str
+
+
+@dataclass
+class OperatorState:
+    """What the driver knows of an operator between epochs; the ledger keeps it."""
+
+    watermark: int | None = None
+    active: set[int] = field(default_factory=set)
+    snapshots: dict[int, int] = field(default_factory=dict)
+    decisions: dict[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "watermark": self.watermark,
+            "active": sorted(self.active),
+            "snapshots": {str(group): at for group, at in sorted(self.snapshots.items())},
+            "decisions": self.decisions,
+        }
+
+    @classmethod
+    def from_json(cls, known: Mapping[str, Any]) -> OperatorState:
+        snapshots = {int(group): epoch for group, epoch in known["snapshots"].items()}
+        return cls(known["watermark"], set(known["active"]), snapshots, known["decisions"])
+
+
+@dataclass
+class Standing:
+    """Where the query stands: the last epoch that is done, the latest time of each source, each operator's state."""
+
+    last: int | None
+    latest: list[int | None]
+    operators: dict[str, OperatorState]
+    heard: list[float]
+    """when each source last had a row, by this process's clock: not kept, a restart begins to count anew"""
+
+    @classmethod
+    def of(cls, network: Network, ledger: Ledger) -> Standing:
+        """As the ledger has it; at the very start, nothing."""
+        sources = len(network.sources)
+        heard = [time.monotonic()] * sources
+        found = ledger.last_done()
+        if found is None:
+            return cls(None, [None] * sources, {step.name: OperatorState() for step in network.steps}, heard)
+        last, outcome = found
+        operators = {name: OperatorState.from_json(known) for name, known in outcome["operators"].items()}
+        return cls(last, list(outcome["latest"]), operators, heard)
+
+    def idle(self, after: float | None) -> list[int]:
+        """Sources that have been silent for too long to hold the watermark back."""
+        if after is None:
+            return []
+        now = time.monotonic()
+        return [i for i, heard in enumerate(self.heard) if now - heard > after]

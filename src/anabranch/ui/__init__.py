@@ -1,0 +1,5 @@
+"""What people look at while a query runs."""
+
+from anabranch.ui.live import LiveView
+
+__all__ = ["LiveView"]

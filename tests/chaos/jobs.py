@@ -1,0 +1,198 @@
+"""Three queries over a recording, in a process of their own, so that it can be killed and started again.
+
+    python -m tests.chaos.jobs aggregates --input in/ --folder run/ [--master "local[2,4]"]
+
+| job | what it shows |
+|---|---|
+| `aggregates` | sliding windows by key; the last bits of a float's sum tell in which order it was added up |
+| `split` | a split with broadcasts, and an operator's running totals: a row lost or taken twice shows ever after |
+| `nested` | windows over windows, so that one epoch is two Spark jobs |
+
+A job has all its files in `folder/NAME`: `output`, `checkpoint` and `live`. It reads the whole recording in epochs of
+`ROWS_PER_EPOCH` rows, and ends. Some rows come late, so that the side output has its share, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+import anabranch as ab
+from anabranch.embedded import local_session
+
+ROWS_PER_EPOCH = 20_000
+"""Enough for two partitions of the source: an order of rows that an exchange could change."""
+EPOCH_SECONDS = 4
+CELLS, VEHICLES = 40, 500
+SNAPSHOT_EVERY = 4
+"""Seldom enough that a restore has blocks to fold in again."""
+
+
+# --- the recording --------------------------------------------------------------------------------------------------
+
+
+def record(folder: Path, epochs: int, rows_per_epoch: int = ROWS_PER_EPOCH, seed: int = 7) -> None:
+    """Write a recording of so many epochs; the same for the same seed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(seed)
+    rows = epochs * rows_per_epoch
+    # A row in twenty has the time of another, and a few come after the watermark has passed them.
+    times = np.sort(rng.integers(0, epochs * EPOCH_SECONDS * 1_000, rows)) * 1_000
+    late = (rng.random(rows) < 1e-4) & (np.arange(rows) // rows_per_epoch % 5 == 3)
+    times = np.where(late, np.maximum(times - 20_000_000, 0), times)
+    table = pa.table(
+        {
+            "at": pa.array(times).cast(pa.timestamp("us", "UTC")),
+            "cell": pa.array([f"cell-{i:02d}" for i in range(CELLS)]).take(pa.array(rng.integers(0, CELLS, rows))),
+            "vehicle": rng.integers(0, VEHICLES, rows),
+            "speed": rng.normal(80, 25, rows),
+            "alarm": rng.random(rows) < 0.002,
+        }
+    )
+    pq.write_table(table, folder / "recording.parquet", row_group_size=rows_per_epoch // 2)
+
+
+# --- the queries ----------------------------------------------------------------------------------------------------
+
+
+def aggregates(rows: ab.Stream) -> Any:
+    return (
+        rows.window(size="10 s", slide="2 s")
+        .by("cell")
+        .agg(
+            rows=ab.count(),
+            mean=ab.avg("speed"),
+            total=ab.sum("speed"),
+            low=ab.min("speed"),
+            high=ab.max("speed"),
+            vehicles=ab.count_distinct("vehicle"),
+        )
+    )
+
+
+def split(rows: ab.Stream) -> Any:
+    totals = "grp bigint, at bigint, rows bigint, alarms bigint, speed double, vehicles bigint"
+    return rows.split(8, route=by_vehicle, broadcast=is_alarm).process(Totals, totals)
+
+
+def nested(rows: ab.Stream) -> Any:
+    per_cell = rows.window(size="3 s", slide="1 s").by("cell").agg(n=ab.count(), mean=ab.avg("speed"))
+    return per_cell.window(size="12 s", slide="4 s").agg(
+        windows=ab.count(), rows=ab.sum("n"), mean=ab.avg("mean"), fastest=ab.max("mean")
+    )
+
+
+JOBS: dict[str, Callable[[ab.Stream], Any]] = {"aggregates": aggregates, "split": split, "nested": nested}
+
+
+def by_vehicle(block: pa.RecordBatch, q: int) -> Any:
+    return block.column("vehicle").to_numpy() % q
+
+
+def is_alarm(block: pa.RecordBatch) -> Any:
+    return block.column("alarm")
+
+
+class Totals(ab.Operator):
+    """Running totals in an array that grows, and the vehicles seen in a table: both kinds of state."""
+
+    def open(self, state: ab.State) -> None:
+        self.state = state
+        self.total = state.array("total", np.float64, 3)
+        self.at = state.array("at", np.int64, 1)
+
+    def process(self, block: pa.RecordBatch, port: int = 0) -> Iterator[pa.RecordBatch]:
+        alarms = block.column("alarm").to_numpy(zero_copy_only=False)
+        # Added one by one: the sum has the order of the rows in its last bits.
+        for speed in block.column("speed").to_numpy()[:200]:
+            self.total[2] += speed
+        self.total[0] += block.num_rows
+        self.total[1] += alarms.sum()
+        known = self.state.table("vehicles")
+        vehicles = np.unique(block.column("vehicle").to_numpy())
+        if known is not None:
+            vehicles = np.union1d(known.column("vehicle").to_numpy(), vehicles)
+        self.state.put("vehicles", pa.table({"vehicle": vehicles}))
+        yield from ()
+
+    def on_watermark(self, t: int) -> Iterator[pa.RecordBatch]:
+        # Once a second of event time, which is several times an epoch or not at all.
+        vehicles = self.state.table("vehicles")
+        while self.at[0] + 1_000_000 <= t:
+            self.at[0] += 1_000_000
+            yield pa.RecordBatch.from_pydict(
+                {
+                    "grp": [self.group],
+                    "at": [int(self.at[0])],
+                    "rows": [int(self.total[0])],
+                    "alarms": [int(self.total[1])],
+                    "speed": [float(self.total[2])],
+                    "vehicles": [0 if vehicles is None else len(vehicles)],
+                }
+            )
+
+
+# --- how they run ---------------------------------------------------------------------------------------------------
+
+
+def session(master: str) -> SparkSession:
+    """A session, local or on a cluster. It allows failures of a task, and has the same parallelism everywhere."""
+    return local_session(
+        shuffle_partitions=2,
+        app_name="anabranch-chaos",
+        config={
+            "spark.master": master,
+            "spark.default.parallelism": "2",
+            "spark.task.maxFailures": "8",
+            "spark.cores.max": "2",
+            "spark.driver.memory": "1g",
+            "spark.executor.memory": "512m",
+            "spark.executorEnv.PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+        },
+    )
+
+
+def start(
+    spark: SparkSession,
+    name: str,
+    recording: Path,
+    folder: Path,
+    *,
+    rows_per_epoch: int = ROWS_PER_EPOCH,
+    **settings: Any,
+) -> ab.EpochQuery:
+    """Start a job, or start it again."""
+    source = ab.replay(spark, recording, time="at", rows_per_epoch=rows_per_epoch)
+    query = JOBS[name](ab.stream(source, time="at", watermark="1 s"))
+    places = {"checkpoint": folder / name / "checkpoint", "live": folder / name / "live"}
+    usual = {**places, "trigger": "available-now", "snapshot_every": SNAPSHOT_EVERY, "workers": 2}
+    handle: ab.EpochQuery = query.start(ab.FileSink(folder / name / "output"), **{**usual, **settings})
+    return handle
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="Run jobs over a recording, and end.")
+    parser.add_argument("names", nargs="+", choices=JOBS)
+    parser.add_argument("--input", type=Path, required=True)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--master", default="local[2,8]")
+    given = parser.parse_args(arguments)
+    spark = session(given.master)
+    for name in given.names:
+        start(spark, name, given.input, given.folder).awaitTermination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    # Under its own name: workers import the operator from there, and `__main__` would be sent by value.
+    from tests.chaos import jobs
+
+    jobs.main()

@@ -1,0 +1,475 @@
+"""`start()`: the epoch runtime gives what `to_df()` gives over the same rows, and delivers it once."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import anabranch as ab
+from anabranch.errors import (
+    AnabranchError,
+    CheckpointError,
+    InvalidArgumentError,
+    OperatorError,
+    StreamingError,
+)
+from tests.spark.streams import Feed
+
+S = 1_000_000
+Row = tuple[int | None, str | None, int | None]
+
+
+def random_epochs(seed: int, epochs: int = 4, rows: int = 60, span: int = 40) -> list[list[Row]]:
+    """Rows a little out of order, with null keys and values, equal times, and a last row that completes them all."""
+    rng = random.Random(seed)
+    found: list[list[Row]] = []
+    for epoch in range(epochs):
+        base = epoch * span * S
+        found.append(
+            [
+                (
+                    base + rng.randrange(span * S) // S * S + rng.choice([0, 0, 250_000]),
+                    rng.choice(["a", "b", "c", None]),
+                    rng.choice([None, *range(-3, 9)]),
+                )
+                for _ in range(rows)
+            ]
+        )
+    found.append([((epochs + 10) * span * S, "end", 0)])
+    return found
+
+
+def run(startable: Any, folder: Path, **settings: Any) -> ab.MemorySink:
+    sink = ab.MemorySink()
+    query = startable.start(
+        sink, checkpoint=folder / "checkpoint", live=folder / "live", trigger="available-now", **settings
+    )
+    query.awaitTermination()
+    return sink
+
+
+def sorted_rows(rows: list[dict[str, Any]]) -> list[str]:
+    return sorted(repr(sorted(row.items())) for row in rows)
+
+
+def complete(windows: DataFrame, watermark: int) -> list[dict[str, Any]]:
+    """The windows of a batch query that the watermark has passed."""
+    end = F.col("window.end")
+    if windows.schema["window"].dataType["end"].dataType.typeName() != "long":
+        end = F.unix_micros(end.cast("timestamp"))
+    return windows.where(end <= watermark).toArrow().to_pylist()
+
+
+def spread() -> Any:
+    return ab.user_aggregate(
+        "value",
+        init=list,
+        incr=lambda state, v: [*state, v],
+        merge=lambda a, b: a + b,
+        final=lambda state: len(state),
+        returns="bigint",
+    )
+
+
+AGGREGATES: dict[str, Callable[[], Any]] = {
+    "n": lambda: ab.count(),
+    "known": lambda: ab.count("value"),
+    "total": lambda: ab.sum("value"),
+    "mean": lambda: ab.avg("value"),
+    "low": lambda: ab.min("value"),
+    "high": lambda: ab.max("value"),
+    "first": lambda: ab.first("value"),
+    "last": lambda: ab.last("value"),
+    "kinds": lambda: ab.count_distinct("value"),
+    "top": lambda: ab.top_k("value", 2),
+    "all": lambda: ab.collect("value"),
+    "mine": spread,
+}
+
+
+@pytest.mark.parametrize("time", ["timestamp", "bigint", "timestamp_ntz"])
+def test_every_aggregate_as_in_a_batch(spark: SparkSession, tmp_path: Path, time: str) -> None:
+    feed = Feed(tmp_path / "in", time)
+    feed.add(*random_epochs(1))
+
+    def query(source: DataFrame) -> Any:
+        stream = ab.stream(source, time="at", watermark="15 seconds" if source.isStreaming else None)
+        return (
+            stream.windows(("20 seconds", "10 seconds"), ("7 seconds", "3 seconds"))
+            .by("key")
+            .agg(**{name: make() for name, make in AGGREGATES.items()})
+        )
+
+    sink = run(query(feed.stream(spark)), tmp_path)
+    watermark = 14 * 40 * S - 15 * S
+    # Rows come up to 40 s late within an epoch, but no row is behind the watermark of an earlier one by its pane.
+    assert sorted_rows(sink.rows()) == sorted_rows(complete(query(feed.batch(spark)).to_df(), watermark))
+
+
+def test_without_a_key_and_with_floats(spark: SparkSession, tmp_path: Path) -> None:
+    feed = Feed(tmp_path / "in")
+    feed.add(*random_epochs(2))
+
+    def query(source: DataFrame) -> Any:
+        stream = ab.stream(source, time="at", watermark="10 seconds" if source.isStreaming else None)
+        floats = stream.with_columns({"x": F.col("value") / 4}).filter("key is not null")
+        return floats.window(size="30 seconds", slide="7 seconds", origin=3 * S).agg(
+            total=ab.sum("x"), v=ab.variance("x"), n=ab.count()
+        )
+
+    got = sorted(run(query(feed.stream(spark)), tmp_path).rows(), key=lambda row: row["window"]["start"])
+    wanted = sorted(
+        complete(query(feed.batch(spark)).to_df(), 14 * 40 * S - 10 * S), key=lambda row: row["window"]["start"]
+    )
+    assert len(got) == len(wanted) > 10
+    for mine, theirs in zip(got, wanted, strict=True):
+        assert mine["window"] == theirs["window"] and mine["n"] == theirs["n"]
+        assert mine["total"] == theirs["total"]  # quarters add exactly
+        assert mine["v"] == pytest.approx(theirs["v"], rel=1e-12)
+
+
+def test_nested_aggregates_of_any_kind(spark: SparkSession, tmp_path: Path) -> None:
+    feed = Feed(tmp_path / "in")
+    feed.add(*random_epochs(3))
+
+    def query(source: DataFrame) -> Any:
+        stream = ab.stream(source, time="at", watermark="15 seconds" if source.isStreaming else None)
+        inner = stream.window(size="10 seconds", slide="5 seconds").by("key").agg(n=ab.count(), mine=spread())
+        return inner.filter("n > 1").window(size="20 seconds", slide="10 seconds").by("key").agg(
+            most=ab.max("mine"), total=ab.sum("n")
+        )  # fmt: skip
+
+    nested = query(feed.stream(spark))
+    with pytest.raises(StreamingError, match="user-defined"):
+        nested.to_df()
+    rows = run(nested, tmp_path).rows()
+    # The inner windows are complete up to the watermark, so the outer ones are too.
+    watermark = 14 * 40 * S - 15 * S
+    assert sorted_rows(rows) == sorted_rows(complete(query(feed.batch(spark)).to_df(), watermark))
+
+
+def test_a_restart_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+    epochs = random_epochs(4)
+    feed = Feed(tmp_path / "in")
+
+    def query() -> Any:
+        stream = ab.stream(feed.stream(spark), time="at", watermark="15 seconds")
+        return stream.window(size="20 seconds", slide="5 seconds").by("key").agg(n=ab.count(), all=ab.collect("value"))
+
+    out = ab.FileSink(tmp_path / "out")
+    for part in (epochs[:2], epochs[2:3], epochs[3:]):
+        feed.add(*part)
+        handle = query().start(
+            out, checkpoint=tmp_path / "checkpoint", live=tmp_path / "live", trigger="available-now", snapshot_every=2
+        )
+        handle.awaitTermination()
+        assert handle.lastProgress is not None and handle.exception() is None
+    batch = ab.stream(feed.batch(spark), time="at").window(size="20 seconds", slide="5 seconds").by("key")
+    wanted = complete(batch.agg(n=ab.count(), all=ab.collect("value")).to_df(), 14 * 40 * S - 15 * S)
+    got = spark.read.parquet(str(tmp_path / "out")).drop("epoch").toArrow().to_pylist()
+    assert sorted_rows(got) == sorted_rows(wanted)
+    assert not (tmp_path / "out" / "_staging").exists() or not list((tmp_path / "out" / "_staging").iterdir())
+
+
+def test_state_is_restored_when_the_live_state_is_gone(spark: SparkSession, tmp_path: Path) -> None:
+    epochs = random_epochs(5)
+    feed = Feed(tmp_path / "in")
+    tables = []
+    for number, part in enumerate((epochs[:3], epochs[3:])):
+        feed.add(*part)
+        stream = ab.stream(feed.stream(spark), time="at", watermark="15 seconds")
+        query = stream.window(size="60 seconds", slide="5 seconds").by("key").agg(n=ab.count(), v=ab.sum("value"))
+        sink = ab.MemorySink()
+        handle = query.start(
+            sink,
+            checkpoint=tmp_path / "checkpoint",
+            live=tmp_path / f"live{number}",
+            trigger="available-now",
+            snapshot_every=2,
+        )
+        handle.awaitTermination()
+        tables += sink.rows()
+        restored = [progress.restored for progress in handle.recentProgress]
+        assert (restored[0] > 0) == (number == 1) and not any(restored[1:])
+    batch = ab.stream(feed.batch(spark), time="at").window(size="60 seconds", slide="5 seconds").by("key")
+    wanted = complete(batch.agg(n=ab.count(), v=ab.sum("value")).to_df(), 14 * 40 * S - 15 * S)
+    assert sorted_rows(tables) == sorted_rows(wanted)
+
+
+def test_late_and_bad_rows_are_kept_with_the_reason(spark: SparkSession, tmp_path: Path) -> None:
+    feed = Feed(tmp_path / "in")
+    feed.add(
+        [(10 * S, "a", 1), (None, "a", 2)],
+        [(100 * S, "a", 3)],
+        [(95 * S, "a", 4), (20 * S, "late", 5), (200 * S, "a", 6)],
+    )
+    stream = ab.stream(feed.stream(spark), time="at", watermark="10 seconds")
+    query = stream.window(size="10 seconds").by("key").agg(n=ab.count())
+    sink = ab.MemorySink()
+    handle = query.start(
+        sink, checkpoint=tmp_path / "checkpoint", live=tmp_path / "live", trigger="available-now"
+    )
+    handle.awaitTermination()
+    assert [(p.late, p.bad) for p in handle.recentProgress] == [(0, 1), (0, 0), (1, 0)]
+    assert sum(row["n"] for row in sink.rows()) == 3  # 10, 95 and 100 s; the window of 200 s is open
+    kept = spark.read.parquet(str(tmp_path / "checkpoint/side/window-1-0")).orderBy("epoch").collect()
+    assert [(row["value"], row["reason"].split(":")[0].split(" in ")[0]) for row in kept] == [
+        (2, "null time"),
+        (5, "late"),
+    ]
+
+
+def test_two_sources_in_one_network(spark: SparkSession, tmp_path: Path) -> None:
+    one, two = Feed(tmp_path / "one"), Feed(tmp_path / "two", key="bigint")
+    one.add([(t * S, "a", t) for t in range(30)], [(t * S, "a", t) for t in range(30, 60)])
+    two.add([(t * S, 7, 100) for t in range(0, 60, 2)], [(200 * S, 7, 0)])
+    left = ab.stream(one.stream(spark), time="at", watermark="0 s").select("at", "value")
+    right = ab.stream(two.stream(spark), time="at", watermark="0 s").select("at", "value")
+    query = left.union(right).window(size="10 seconds").agg(n=ab.count(), total=ab.sum("value"))
+    rows = sorted(run(query, tmp_path).rows(), key=lambda row: row["window"]["start"])
+    # The first source has reached 59 s only, and holds the watermark back.
+    assert [row["n"] for row in rows] == [15] * 5
+    assert [row["total"] for row in rows] == [sum(range(b, b + 10)) + 500 for b in range(0, 50, 10)]
+
+
+class Running(ab.Operator):
+    """Counts what it has seen, and tells when the watermark passes a multiple of ten seconds."""
+
+    def open(self, state: ab.State) -> None:
+        self.seen = state.array("seen", np.int64, 2)
+
+    def process(self, block: pa.RecordBatch, port: int = 0) -> Iterator[tuple[str, pa.RecordBatch]]:
+        times = np.asarray(block.column("t"))
+        assert (np.diff(times) >= 0).all(), "not in the order of time"
+        asked = np.asarray(block.column("ask"))
+        self.seen[0] += len(times) - asked.sum()
+        self.seen[1] += np.asarray(block.column("v"))[~asked].sum()
+        queries = np.asarray(block.column("v"))[asked]
+        if len(queries):
+            balance = np.full(len(queries), self.seen[1])
+            yield "answer", pa.RecordBatch.from_pydict({"qid": queries, "balance": balance})
+
+    def on_watermark(self, t: int) -> Iterator[tuple[str, pa.RecordBatch]]:
+        row = {"lane": [self.group], "at": [t], "n": [int(self.seen[0])]}
+        yield "count", pa.RecordBatch.from_pydict(row)
+
+
+@pytest.fixture
+def reports(tmp_path: Path) -> tuple[Path, pa.Table]:
+    """Rows of eight lanes, one in fifty a question to all of them."""
+    from anabranch.io.blocks import write_blocks
+
+    rng = np.random.default_rng(5)
+    n = 3_000
+    table = pa.table(
+        {
+            "t": np.sort(rng.integers(0, 100 * S, n)),
+            "lane": rng.integers(-1, 8, n),
+            "v": rng.integers(0, 100, n),
+            "ask": rng.random(n) < 0.02,
+        }
+    )
+    table = table.set_column(2, "v", pa.array(np.where(table["ask"], np.arange(n), table["v"])))
+    folder = tmp_path / "reports"
+    folder.mkdir()
+    write_blocks(folder / "a.arrow", table.to_batches(max_chunksize=500))
+    return folder, table
+
+
+OUTPUTS = {"count": "lane bigint, at bigint, n bigint", "answer": "qid bigint, balance bigint"}
+
+
+@pytest.mark.parametrize("form", ["blocks", "function", "column", "routed"])
+def test_split_operator_and_aggregation_tree(
+    spark: SparkSession, tmp_path: Path, reports: tuple[Path, pa.Table], form: str
+) -> None:
+    folder, table = reports
+    source = ab.replay(spark, folder, time="t", rows_per_epoch=1_000, blocks=True)
+    stream = ab.block_stream(source, time="t", watermark="0 s", schema=table.schema)
+    if form == "column":
+        split = stream.split(8, route=F.col("lane"), broadcast="ask")
+    else:
+        rows = stream if form == "blocks" else stream.filter("v is not null")
+        split = rows.split(
+            8,
+            route=lambda block, q: block.column("lane"),
+            broadcast=lambda block: block.column("ask"),
+            splitters=3 if form == "routed" else None,
+            window_bytes=20_000 if form == "routed" else None,
+        )
+    answers = split.process(Running, outputs=OUTPUTS)
+    counts, totals, partial = ab.MemorySink(), ab.MemorySink(), ab.MemorySink()
+    query = ab.start(
+        answers.to({"count": counts, "answer": partial}),
+        answers.combine("answer", by="qid", sums="balance").to(totals),
+        checkpoint=tmp_path / "checkpoint",
+        live=tmp_path / "live",
+        trigger="available-now",
+    )
+    query.awaitTermination()
+    lane, v, ask = (np.asarray(table[name]) for name in ("lane", "v", "ask"))
+    last = {row["lane"]: row["n"] for row in counts.rows()}
+    assert last == {group: int(((lane == group) & ~ask).sum()) for group in range(8)}
+    # A question sees what every lane had at the end of its epoch's block.
+    ends = {row["qid"]: row["balance"] for row in totals.rows()}
+    assert set(ends) == set(np.flatnonzero(ask).tolist())
+    for qid, balance in ends.items():
+        seen = slice(0, (qid // 1_000 + 1) * 1_000)
+        assert balance == v[seen][(lane[seen] >= 0) & ~ask[seen]].sum()
+    assert len(partial.rows()) == 8 * int(ask.sum())
+    assert query.lastProgress is not None
+    measured = query.lastProgress.operators[0]
+    assert sum(s.broadcast for s in measured.splitters) == int(ask[-1_000:].sum())
+    assert sum(s.omitted for s in measured.splitters) == int(((lane == -1) & ~ask)[-1_000:].sum())
+    assert 0 < (measured.efficiency or 0) < 1
+
+
+def test_an_operator_by_key_feeds_a_window(spark: SparkSession, tmp_path: Path) -> None:
+    """Fan-out and operators after operators: a user's operator, a window over what it says, and one over the source."""
+
+    class Doubled(ab.Operator):
+        def process(self, block: pa.RecordBatch, port: int = 0) -> Iterator[pa.RecordBatch]:
+            values = [2 * v for v in block.column("value").to_pylist()]
+            yield pa.RecordBatch.from_arrays([block.column("at"), pa.array(values)], names=["at", "twice"])
+
+    feed = Feed(tmp_path / "in")
+    feed.add([(t * S, "ab"[t % 2], t) for t in range(0, 40)], [(t * S, "a", t) for t in range(40, 61)])
+    stream = ab.stream(feed.stream(spark), time="at", watermark="0 s")
+    doubled = stream.process(Doubled, "at timestamp, twice bigint", by="key", groups=4).as_stream(time="at")
+    windows = doubled.window(size="10 seconds").agg(n=ab.count(), total=ab.sum("twice"))
+    plain = stream.window(size="20 seconds").agg(n=ab.count())
+    first, second = ab.MemorySink(), ab.MemorySink()
+    query = ab.start(
+        windows.to(first), plain.to(second), checkpoint=tmp_path / "c", live=tmp_path / "l", trigger="available-now"
+    )
+    query.awaitTermination()
+    rows = sorted(first.rows(), key=lambda row: row["window"]["start"])
+    assert [(row["n"], row["total"]) for row in rows] == [(10, 2 * sum(range(b, b + 10))) for b in range(0, 60, 10)]
+    assert [row["n"] for row in second.rows()] == [20, 20, 20]
+    with pytest.raises(StreamingError, match="keeps state"):
+        windows.to_df()
+
+
+@pytest.mark.parametrize("k", [0, 3])
+def test_results_leave_in_order(spark: SparkSession, tmp_path: Path, k: int) -> None:
+    feed = Feed(tmp_path / "in")
+    feed.add(*random_epochs(6, epochs=2))
+    stream = ab.stream(feed.stream(spark), time="at", watermark="15 seconds")
+    query = stream.window(size="20 seconds", slide="5 seconds").by("key").agg(n=ab.count())
+    sink = run(query, tmp_path, qos=ab.QoS(disorder=k))
+    ends = [row["window"]["end"] for row in sink.rows()]
+    ranks = {end: rank for rank, end in enumerate(sorted(set(ends)))}
+    for i, end in enumerate(ends):
+        behind = [j for j in range(i + 1, len(ends)) if ranks[ends[j]] < ranks[end]]
+        assert not behind or max(behind) - i <= k
+
+
+def test_every_sink_gets_every_row_once(spark: SparkSession, tmp_path: Path) -> None:
+    feed = Feed(tmp_path / "in")
+    feed.add(*random_epochs(7, epochs=2))
+    calls: dict[int, int] = {}
+    stream = ab.stream(feed.stream(spark), time="at", watermark="15 seconds")
+    query = stream.window(size="10 seconds").by("key").agg(n=ab.count())
+    sink = ab.CallSink(lambda rows, epoch: calls.__setitem__(epoch, rows.count()))
+    query.start(sink, checkpoint=tmp_path / "c", live=tmp_path / "l", trigger="available-now").awaitTermination()
+    batch = ab.stream(feed.batch(spark), time="at").window(size="10 seconds").by("key").agg(n=ab.count())
+    assert sum(calls.values()) == len(complete(batch.to_df(), 12 * 40 * S - 15 * S))
+
+
+def test_what_cannot_run_says_so(spark: SparkSession, tmp_path: Path) -> None:
+    feed = Feed(tmp_path / "in")
+    feed.add([(1 * S, "a", 1)])
+    stream = ab.stream(feed.stream(spark), time="at", watermark="0 s")
+    query = stream.window(size="10 seconds").agg(n=ab.count())
+    sink = ab.MemorySink()
+    cases: list[tuple[type[AnabranchError], str, Callable[[], object]]] = [
+        (InvalidArgumentError, "nothing to deliver", lambda: ab.start(checkpoint=tmp_path / "x")),
+        (InvalidArgumentError, "no sink", lambda: query.start("out/", checkpoint=tmp_path / "x")),
+        (InvalidArgumentError, "sink of two", lambda: ab.start(query.to(sink), query.to(sink), checkpoint="x")),
+        (StreamingError, "bounded", lambda: ab.stream(feed.batch(spark), time="at").window(size="1 s")
+            .agg(n=ab.count()).start(sink, checkpoint=tmp_path / "x")),
+        (StreamingError, "count windows", lambda: stream.window(rows=3).agg(n=ab.count()).to(sink)),
+        (InvalidArgumentError, "no tuple anywhere", lambda: stream.split(3)),
+        (InvalidArgumentError, "0 substreams", lambda: stream.split(0, route="value")),
+        (InvalidArgumentError, "makes operators|make operators", lambda: stream.process(Running(), "a int")),
+        (InvalidArgumentError, "columns that it emits", lambda: stream.process(Running)),
+        (InvalidArgumentError, "not one that Spark knows", lambda: stream.process(Running, "a b c")),
+        (InvalidArgumentError, "disorder", lambda: ab.QoS(disorder=-1)),
+        (InvalidArgumentError, "max_latency", lambda: ab.QoS(max_latency="0 s")),
+    ]  # fmt: skip
+    for kind, text, action in cases:
+        with pytest.raises(kind, match=text):
+            action()
+
+
+def test_a_checkpoint_belongs_to_its_query(spark: SparkSession, tmp_path: Path) -> None:
+    feed = Feed(tmp_path / "in")
+    feed.add([(1 * S, "a", 1)], [(100 * S, "a", 1)])
+    stream = ab.stream(feed.stream(spark), time="at", watermark="0 s")
+    run(stream.window(size="10 seconds").agg(n=ab.count()), tmp_path)
+    with pytest.raises(CheckpointError, match="another query"):
+        run(stream.window(size="20 seconds").agg(n=ab.count()), tmp_path)
+
+
+def test_an_operator_that_fails_ends_the_query_with_its_words(spark: SparkSession, tmp_path: Path) -> None:
+    class Broken(ab.Operator):
+        def process(self, block: pa.RecordBatch, port: int = 0) -> Iterator[pa.RecordBatch]:
+            raise ValueError("no such lane")
+
+    feed = Feed(tmp_path / "in")
+    feed.add([(1 * S, "a", 1)])
+    stream = ab.stream(feed.stream(spark), time="at", watermark="0 s")
+    with pytest.raises(OperatorError, match="no such lane"):
+        run(stream.process(Broken, "n bigint", by="key"), tmp_path)
+
+
+def test_the_handle_tells_what_happens(spark: SparkSession, tmp_path: Path) -> None:
+    heard: list[tuple[str, Any]] = []
+
+    class Ear:
+        def on_started(self, query: str, run: str) -> None:
+            heard.append(("started", run))
+
+        def on_progress(self, progress: ab.EpochProgress) -> None:
+            heard.append(("progress", progress.epoch))
+
+        def on_terminated(self, query: str, error: str | None) -> None:
+            heard.append(("terminated", error))
+
+    feed = Feed(tmp_path / "in")
+    feed.add([(1 * S, "a", 1)], [(100 * S, "b", 1)])
+    stream = ab.stream(feed.stream(spark), time="at", watermark="0 s")
+    query = stream.window(size="10 seconds").agg(n=ab.count())
+    handle = query.start(
+        ab.MemorySink(), checkpoint=tmp_path / "c", live=tmp_path / "l", listeners=[Ear()], name="ear"
+    )
+    handle.processAllAvailable()
+    assert handle.isActive and handle.name == "ear" and handle.status["message"]
+    handle.stop()
+    assert not handle.isActive and handle.exception() is None
+    assert [kind for kind, _ in heard] == ["started", "progress", "progress", "terminated"]
+    assert heard[0][1] == handle.runId and heard[-1][1] is None
+    progress = handle.lastProgress
+    assert progress is not None and progress.rows == 1 and progress.epoch == 1
+    assert progress.operators[0].watermark == 100 * S and progress.state_bytes > 0
+    assert len(handle.recentProgress) == 2
+
+
+def test_the_watermark_moves_though_all_rows_are_filtered_out(spark: SparkSession, tmp_path: Path) -> None:
+    feed = Feed(tmp_path / "in")
+    feed.add([(1 * S, "a", 1)], [(100 * S, "b", 1)], [(101 * S, "b", 1)])
+    stream = ab.stream(feed.stream(spark), time="at", watermark="0 s").filter("key = 'a'")
+    query = stream.window(size="10 seconds").agg(n=ab.count())
+    sink = ab.MemorySink()
+    handle = query.start(sink, checkpoint=tmp_path / "c", live=tmp_path / "l", trigger="available-now")
+    handle.awaitTermination()
+    assert [row["n"] for row in sink.rows()] == [1]
+    assert [progress.rows for progress in handle.recentProgress] == [1, 1, 1]
