@@ -6,7 +6,7 @@
 The query: a recording that a window of a minute passes many times, read as blocks; a sliding aggregate over it, and a
 split whose operator keeps an array per substream. Epoch follows epoch, results are counted and thrown away.
 
-After the warm-up the samples are cut into fifths; the median of the last is compared with that of the first:
+The clock starts when the first epoch has ended. After the warm-up the samples are cut into fifths; the median of the last is compared with that of the first:
 
 | figure | bound, 10 minutes | bound, short form |
 |---|---|---|
@@ -201,6 +201,8 @@ def soak(seconds: int, folder: Path, console: Console) -> tuple[list[Sample], in
     checkpoint, samples, taken = folder / "checkpoint", [], 0
     query = ab.start(windows.to(Discard()), sums.to(Discard()), checkpoint=checkpoint, live=folder / "live")
     try:
+        while query.isActive and query.lastProgress is None:  # the first epoch starts processes and compiles kernels
+            time.sleep(SAMPLE_EVERY)
         began = time.monotonic()
         while time.monotonic() - began < seconds and query.isActive:
             time.sleep(SAMPLE_EVERY)
@@ -233,11 +235,15 @@ class Verdict:
 
 
 def judge(samples: list[Sample], *, warm_up: float, bounds: dict[str, float]) -> list[Verdict]:
-    """The verdicts; needs ten samples after the warm-up."""
+    """The verdicts; needs ten samples after the warm-up, and epochs enough for two snapshots of every group."""
     warm = [each for each in samples if each.seconds >= warm_up]
     fifth = max(1, len(warm) // 5)
-    if len(warm) < 10:
-        raise SystemExit(f"only {len(warm)} samples after the warm-up of {warm_up:g} s: soak for longer")
+    passed = warm[-1].epochs - warm[0].epochs if warm else 0
+    if len(warm) < 10 or passed < 2 * SNAPSHOT_EVERY:
+        raise SystemExit(
+            f"only {len(warm)} samples and {passed} epochs after the warm-up of {warm_up:g} s, too few to see a growth\n"
+            f"  hint: soak for longer: every group must have had two snapshots ({2 * SNAPSHOT_EVERY} epochs)"
+        )
     verdicts = []
     for figure in ("driver", "worker", "jvm", "workers", "state", "store", "checkpoint"):
         first, last = (statistics.median(getattr(s, figure) for s in part) for part in (warm[:fifth], warm[-fifth:]))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+from pyarrow import fs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,6 +44,40 @@ def shared_data() -> Path:
     if not SHARED_DATA.is_dir():
         pytest.skip(f"no sample data: {os.path.relpath(SHARED_DATA, ROOT)} does not exist")
     return SHARED_DATA
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint() -> Iterator[str]:
+    """Host and port of moto's S3 API."""
+    from moto.server import ThreadedMotoServer  # here: it takes a second
+
+    os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def s3(s3_endpoint: str) -> fs.S3FileSystem:
+    """A file system on that S3, with a bucket named `bucket`."""
+    filesystem = s3_at(s3_endpoint)
+    filesystem.create_dir("bucket")
+    return filesystem
+
+
+def s3_at(endpoint: str) -> fs.S3FileSystem:
+    """An S3 file system that does not try twice."""
+    return fs.S3FileSystem(
+        endpoint_override=endpoint,
+        access_key="x",
+        secret_key="x",
+        region="us-east-1",
+        scheme="http",
+        allow_bucket_creation=True,
+        retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=1),
+    )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyarrow import fs
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -214,9 +215,7 @@ def test_late_and_bad_rows_are_kept_with_the_reason(spark: SparkSession, tmp_pat
     stream = ab.stream(feed.stream(spark), time="at", watermark="10 seconds")
     query = stream.window(size="10 seconds").by("key").agg(n=ab.count())
     sink = ab.MemorySink()
-    handle = query.start(
-        sink, checkpoint=tmp_path / "checkpoint", live=tmp_path / "live", trigger="available-now"
-    )
+    handle = query.start(sink, checkpoint=tmp_path / "checkpoint", live=tmp_path / "live", trigger="available-now")
     handle.awaitTermination()
     assert [(p.late, p.bad) for p in handle.recentProgress] == [(0, 1), (0, 0), (1, 0)]
     assert sum(row["n"] for row in sink.rows()) == 3  # 10, 95 and 100 s; the window of 200 s is open
@@ -448,9 +447,7 @@ def test_the_handle_tells_what_happens(spark: SparkSession, tmp_path: Path) -> N
     feed.add([(1 * S, "a", 1)], [(100 * S, "b", 1)])
     stream = ab.stream(feed.stream(spark), time="at", watermark="0 s")
     query = stream.window(size="10 seconds").agg(n=ab.count())
-    handle = query.start(
-        ab.MemorySink(), checkpoint=tmp_path / "c", live=tmp_path / "l", listeners=[Ear()], name="ear"
-    )
+    handle = query.start(ab.MemorySink(), checkpoint=tmp_path / "c", live=tmp_path / "l", listeners=[Ear()], name="ear")
     handle.processAllAvailable()
     assert handle.isActive and handle.name == "ear" and handle.status["message"]
     handle.stop()
@@ -473,3 +470,55 @@ def test_the_watermark_moves_though_all_rows_are_filtered_out(spark: SparkSessio
     handle.awaitTermination()
     assert [row["n"] for row in sink.rows()] == [1]
     assert [progress.rows for progress in handle.recentProgress] == [1, 1, 1]
+
+
+def test_state_on_an_object_store(spark: SparkSession, tmp_path: Path, s3: fs.S3FileSystem) -> None:
+    feed = Feed(tmp_path / "in")
+    epochs = random_epochs(8, epochs=2)
+    epochs[0].append((None, "a", 1))
+    rows = []
+    for part in (epochs[:1], epochs[1:]):  # a restart, and the live state is lost
+        feed.add(*part)
+        stream = ab.stream(feed.stream(spark), time="at", watermark="15 seconds")
+        inner = stream.window(size="10 seconds").by("key").agg(n=ab.count())
+        query = inner.window(size="20 seconds").agg(n=ab.sum("n"))
+        sink = ab.MemorySink()
+        live = tmp_path / f"live{len(rows)}"
+        handle = query.start(
+            sink,
+            checkpoint=tmp_path / "checkpoint",
+            store=(s3, "bucket/state"),
+            live=live,
+            trigger="available-now",
+            snapshot_every=1 if not rows else 10,
+        )
+        handle.awaitTermination()
+        rows += sink.rows()
+    kept = [
+        info.path for info in s3.get_file_info(fs.FileSelector("bucket/state/side", recursive=True)) if info.is_file
+    ]
+    assert len(kept) == 1 and "window-1-0/epoch=0" in kept[0]
+    assert sum(row["n"] for row in rows) == sum(len(each) for each in epochs[:-1]) - 1
+
+
+def test_an_idle_source_does_not_hold_the_watermark_back(spark: SparkSession, tmp_path: Path) -> None:
+    busy, silent = Feed(tmp_path / "busy"), Feed(tmp_path / "silent")
+    silent.add([(1 * S, "s", 1)])
+    busy.add([(t * S, "b", 1) for t in range(20)])
+    one = ab.stream(busy.stream(spark), time="at", watermark="0 s")
+    two = ab.stream(silent.stream(spark), time="at", watermark="0 s")
+    query = one.union(two).window(size="10 seconds").agg(n=ab.count())
+    rows = []
+    for number in range(2):
+        busy.add([(t * S, "b", 1) for t in range(20 + number, 40 + number)])
+        sink = ab.MemorySink()
+        query.start(
+            sink,
+            checkpoint=tmp_path / "c",
+            live=tmp_path / "l",
+            trigger="available-now",
+            idle="1 microsecond" if number else None,
+        ).awaitTermination()
+        rows.append(sorted(row["n"] for row in sink.rows()))
+    assert rows[0] == []  # held back at 1 s
+    assert rows[1][-1] >= 10 and len(rows[1]) >= 3

@@ -25,7 +25,7 @@ from pyspark import cloudpickle
 from anabranch.errors import CheckpointError, InvalidArgumentError, StateError
 from anabranch.runtime import files
 from anabranch.runtime.files import ALIGNMENT, FORMAT, Folder
-from tests.unit.conftest import s3_at
+from tests.conftest import s3_at
 
 RESERVED = {"kind", "crc32", "length", "name", "payload", "self"}
 

@@ -1,4 +1,4 @@
-"""The windowed operator against a plain reading of the definition: random rows, in random epochs, in pieces of panes."""
+"""The windowed operator against a plain reading of the definition: random rows in random epochs, panes in pieces."""
 
 from __future__ import annotations
 

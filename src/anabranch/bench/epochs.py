@@ -117,14 +117,14 @@ class Baton:
         self._turn = threading.Condition()
         self._waiting: dict[str, bool] = dict.fromkeys(self.names, False)
         self._may_go: str | None = None
-        self._free = False
+        self._free: set[str] = set()
 
     def wait(self, name: str) -> None:
         """Called by a query at the end of its epoch: wait for the next turn."""
         with self._turn:
             self._waiting[name] = True
             self._turn.notify_all()
-            self._turn.wait_for(lambda: self._free or self._may_go == name)
+            self._turn.wait_for(lambda: name in self._free or self._may_go == name)
             self._may_go, self._waiting[name] = None, False
 
     def lap(self, failed: Callable[[], BaseException | None]) -> None:
@@ -138,10 +138,10 @@ class Baton:
             self._until(lambda name=name: self._may_go is None and self._waiting[name], failed)  # type: ignore[misc]
             self.seconds[name].append(time.perf_counter() - began)
 
-    def release(self) -> None:
-        """No more turns: all go on."""
+    def release(self, name: str) -> None:
+        """No more turns for this one: it may go on, and end."""
         with self._turn:
-            self._free = True
+            self._free.add(name)
             self._turn.notify_all()
 
     def _until(self, arrived: Callable[[], bool], failed: Callable[[], BaseException | None]) -> None:
@@ -256,9 +256,10 @@ class _Bench:
             for _ in range(self.scale.warm_up + self.scale.epochs):
                 baton.lap(lambda: next((e for e in (query.exception() for query in started) if e is not None), None))
         finally:
-            baton.release()
-            for query in started:
-                query.stop()
+            for name, query in zip(baton.names, started, strict=True):
+                baton.release(name)
+                # Spark's own stop, which does not wait for the epoch that has begun: nobody needs it any more.
+                (query if isinstance(query, StreamingQuery) else query.spark_query).stop()
         medians = {name: statistics.median(times[self.scale.warm_up :]) for name, times in baton.seconds.items()}
         setting = f"{self.scale.tuples:,} tuples"
         return [Measured(name, setting, self.scale.tuples, seconds) for name, seconds in medians.items()]

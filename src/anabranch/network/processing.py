@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -203,7 +206,12 @@ def keyed(stream: Stream, keys: Sequence[str], groups: int) -> Split:
     for key in keys:
         if key not in stream.source.columns:
             raise column_not_found(key, stream.source.columns)
-    return Split((stream,), Routing(groups if keys else 1, tuple(keys)))
+    return Split((stream,), Routing(groups, tuple(keys)) if keys else Routing(1, route=to_the_only))
+
+
+def to_the_only(block: pa.RecordBatch, q: int) -> NDArray[np.int64]:
+    """The route of an operator without a key: everything to its one instance."""
+    return np.zeros(block.num_rows, np.int64)
 
 
 def _check_streaming(stream: Stream) -> None:

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from anabranch.io.frames import read_files, unpacked
-from anabranch.io.sinks import FileSink, Published
+from anabranch.io.sinks import Published
 from anabranch.network.columns import floordiv
 from anabranch.network.nodes import ONLY, CombineNode, Input, ProcessNode, WindowNode
 from anabranch.network.parts import Output, Source
@@ -53,7 +53,6 @@ class Epoch:
         self._rows = rows
         self._staged: dict[tuple[int, str], Published] = {}
         self._watermarks: dict[int, int | None] = {}
-        self._side: list[tuple[FileSink, Published]] = []
 
     def operator(self, step: Step) -> Outcome:
         """Run an operator's job."""
@@ -229,21 +228,13 @@ class Epoch:
                     end = (pane_of(t, panes.size, panes.origin, floordiv) + 1) * panes.size + panes.origin
                 reason = reason.when(end <= feed.watermark, F.lit(f"late: the watermark was at {feed.watermark} us"))
             outside = rows.withColumn("reason", reason).where(F.col("reason").isNotNull())
-            sink = FileSink(self.context.checkpoint.side.sub(f"{step.name}-{number}").path)
-            sink.open()
-            folder = sink.staging(self.epoch, self.context.checkpoint.flow)
-            folder.remove()
+            # Straight to where they stay: an epoch that runs again writes the same files again.
+            folder = self.context.checkpoint.side.sub(f"{step.name}-{number}", f"epoch={self.epoch}")
             folder.create()
-            target = Target(folder, to_arrow_schema(outside.schema, timezone="UTC"))
-            _, written = jobs.node_reports(jobs.run_side(outside, target))
-            files = tuple(sorted(file for part in written for file in part["files"]))
-            query, session = self.context.checkpoint.query, self.context.session
-            self._side.append((sink, Published(self.epoch, query, folder, files, target.schema, session)))
+            jobs.run_side(outside, Target(folder, to_arrow_schema(outside.schema, timezone="UTC")))
 
     def publish(self) -> None:
         """All operators have run: make the results visible."""
-        for side, kept in self._side:
-            side.publish(kept)
         for step in self.context.network.steps:
             for name, sink in step.sinks.items():
                 sink.publish(self._staged[id(step.node), name])

@@ -39,6 +39,7 @@ class EpochQuery:
         self._ready = threading.Event()
         self._busy = threading.Lock()  # held while an epoch runs
         self._stopping = False
+        self._refused = False  # an epoch came while stopping: Spark sees a failure, which is none
         self._told = threading.Lock()
         self._terminated = False
 
@@ -47,6 +48,7 @@ class EpochQuery:
         self._ready.wait()
         with self._busy:
             if self._stopping:
+                self._refused = True
                 raise RuntimeError(f"epoch {epoch} came while the query was stopping; it runs after a restart")
             try:
                 progress = self._runner.run(batch, epoch)
@@ -106,7 +108,7 @@ class EpochQuery:
     def exception(self) -> AnabranchError | StreamingQueryException | None:
         """Why the query ended, if it failed."""
         failed = self.spark_query.exception()
-        return None if failed is None else self._ours(failed) or failed
+        return None if failed is None or self._refused else self._ours(failed) or failed
 
     def awaitTermination(self, timeout: float | None = None) -> bool:
         """Wait until the query ends; raises what made it fail. With a timeout in seconds, say whether it has ended."""
@@ -117,6 +119,8 @@ class EpochQuery:
             else:
                 ended = bool(self.spark_query.awaitTermination(max(1, round(timeout))))
         except StreamingQueryException as failed:
+            if self._refused:
+                return True
             ours = self._ours(failed)
             self._terminate(str(ours or failed))
             if ours is not None:
@@ -141,9 +145,10 @@ class EpochQuery:
         """End the query, after the epoch that runs now."""
         self._stopping = True
         # Spark would interrupt a running epoch. Nothing would be lost, it would run again; but it would be work for
-        # nothing.
+        # nothing. Spark's stop() in turn waits for the next epoch's call, so the lock must be free by then.
         with self._busy:
-            self.spark_query.stop()
+            pass
+        self.spark_query.stop()
         self._terminate(None)
 
     def explain(self) -> str:

@@ -6,6 +6,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from pyarrow.fs import FileSystem
+
 from anabranch.errors import InvalidArgumentError
 from anabranch.runtime.deliveries import Delivery
 from anabranch.runtime.epochs import EpochRunner
@@ -31,7 +33,7 @@ def start(
     idle: Duration | None = None,
     listeners: Sequence[Listener] = (),
     name: str | None = None,
-    store: str | Path | None = None,
+    store: str | Path | tuple[FileSystem, str] | None = None,
     live: str | Path | None = None,
 ) -> EpochQuery:
     """Run a query network, and return the handle of the running query.
@@ -50,7 +52,8 @@ def start(
         idle: after so long without a row a source no longer holds the watermark back. Without it, it does for ever.
         listeners: hear of every epoch (`JsonLines`, `Prometheus`, or your own).
         name: of the query, in Spark's own status too.
-        store: where decisions and state go, if not into the checkpoint folder: any path or URI that pyarrow can open.
+        store: where decisions and state go, if not into the checkpoint folder: any path or URI that pyarrow can open, or a
+            pyarrow file system and a path in it.
         live: local folder for the live state; a temporary one, the same for all runs of this checkpoint, unless given.
     """
     for each in deliveries:
