@@ -9,7 +9,7 @@ STAMP := $(VENV)/.setup-done
 PYTHON ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format chaos bench-windows experiments clean
+.PHONY: help setup demo test lint format chaos bench-windows experiments soak clean
 
 help: ## Show this help
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -64,12 +64,21 @@ chaos: setup ## Kill things at random, and compare what comes out
 bench-windows: setup ## Compare sliding windows with Spark's own, side by side
 	@$(BIN)/anabranch bench windows
 
+bench-split: setup ## Compare splitting over blocks with rows and with a bare exchange
+	@$(BIN)/anabranch bench split
+
+bench-epochs: setup ## Compare epochs with bare micro-batches, and their aggregates with Spark's
+	@$(BIN)/anabranch bench epochs
+
 experiments: setup ## Measure the papers' figures and tables again
 	@for experiment in experiments/paper*.py; do \
 	  [ -e "$$experiment" ] || { echo "no experiments yet"; break; }; \
 	  echo "== $$experiment"; \
 	  $(BIN)/python "$$experiment" || exit 1; \
 	done
+
+soak: setup ## Ten minutes at full rate: does anything grow that should not?
+	@$(BIN)/python experiments/soak.py
 
 clean: ## Remove .venv, results and caches
 	@rm -rf $(VENV) out build dist spark-warehouse metastore_db derby.log .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from common import Shape, arguments, report, save_plot
-from parasplit import BROADCAST, split, windows
+from parasplit import BROADCAST, profiled, split, windows
 
 from anabranch.split.cost import SplitCosts, splitters_needed
 
@@ -40,8 +40,7 @@ def main() -> None:
     options = arguments(__doc__ or "")
     measured = MEASURED[:3] if options.quick else MEASURED
     count, rows = (8, 2_048) if options.quick else (64, WINDOW_ROWS)
-    split(windows(2, rows, 1), 1, 1)
-    costs = split(windows(count, rows, 1), 1, 1).costs()
+    costs = profiled(count, rows)
     single = costs.single_rate()
     rates: dict[str, list[float]] = {name: [] for name in choices(single, costs)}
     chosen: dict[str, list[int]] = {name: [] for name in rates}

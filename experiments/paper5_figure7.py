@@ -11,15 +11,14 @@ from typing import Any
 
 from common import Shape, arguments, report, save_plot
 from paper5_figure6 import AS_Q, BY_6, BY_MODEL, MEASURED, ONE, SIMULATED, WINDOW_ROWS, choices
-from parasplit import split, windows
+from parasplit import profiled, split, windows
 
 
 def main() -> None:
     options = arguments(__doc__ or "")
     measured = MEASURED[:3] if options.quick else MEASURED
     count, rows = (8, 2_048) if options.quick else (64, WINDOW_ROWS)
-    split(windows(2, rows, 1), 1, 1)
-    costs = split(windows(count, rows, 1), 1, 1).costs()
+    costs = profiled(count, rows)
     single = costs.single_rate()
     shares: dict[str, list[float]] = {name: [] for name in choices(single, costs)}
     for q in measured:

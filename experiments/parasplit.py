@@ -177,6 +177,13 @@ def split(stream: Sequence[pa.RecordBatch], p: int, q: int) -> Busy:
     return Busy(sum(window.num_rows for window in stream), router, tuple(splitters), processors)
 
 
+def profiled(count: int, rows: int, q: int = 16) -> SplitCosts:
+    """The costs of one splitter, from the best of several runs: with one substream it would have nothing to part."""
+    stream = windows(count, rows, q)
+    runs = [split(stream, 1, q) for _ in range(4)]
+    return min(runs, key=lambda busy: busy.splitters[0].seconds).costs()
+
+
 def _split(packed: Sequence[bytes], number: int, q: int) -> tuple[SplitterMeasure, list[tuple[int, pa.Buffer]]]:
     route = FunctionRoute(
         lambda block, _: np.where(np.asarray(block.column("kind")) == 0, np.asarray(block.column("xway")), -1),

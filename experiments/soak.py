@@ -6,7 +6,8 @@
 The query: a recording that a window of a minute passes many times, read as blocks; a sliding aggregate over it, and a
 split whose operator keeps an array per substream. Epoch follows epoch, results are counted and thrown away.
 
-The clock starts when the first epoch has ended. After the warm-up the samples are cut into fifths; the median of the last is compared with that of the first:
+The clock starts when the first epoch has ended. After the warm-up the samples are cut into fifths, and the median of
+the last is compared with that of the first:
 
 | figure | bound, 10 minutes | bound, short form |
 |---|---|---|
@@ -241,7 +242,7 @@ def judge(samples: list[Sample], *, warm_up: float, bounds: dict[str, float]) ->
     passed = warm[-1].epochs - warm[0].epochs if warm else 0
     if len(warm) < 10 or passed < 2 * SNAPSHOT_EVERY:
         raise SystemExit(
-            f"only {len(warm)} samples and {passed} epochs after the warm-up of {warm_up:g} s, too few to see a growth\n"
+            f"only {len(warm)} samples and {passed} epochs after the warm-up of {warm_up:g} s: no growth would show\n"
             f"  hint: soak for longer: every group must have had two snapshots ({2 * SNAPSHOT_EVERY} epochs)"
         )
     verdicts = []

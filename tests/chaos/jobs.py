@@ -80,7 +80,8 @@ def aggregates(rows: ab.Stream) -> Any:
 
 def split(rows: ab.Stream) -> Any:
     totals = "grp bigint, at bigint, rows bigint, alarms bigint, speed double, vehicles bigint"
-    return rows.split(8, route=by_vehicle, broadcast=is_alarm).process(Totals, totals)
+    parts = rows.split(8, route=by_vehicle, broadcast=is_alarm, splitters=2, window_bytes=100_000)
+    return parts.process(Totals, totals)
 
 
 def nested(rows: ab.Stream) -> Any:

@@ -30,7 +30,9 @@ from tests.chaos.harness import differences
 from tests.chaos.jobs import record, start
 from tests.conftest import ROOT
 
-EPOCHS, ROWS, HALF = 9, 1_000, 4
+pytestmark = pytest.mark.slow
+
+EPOCHS, ROWS, HALF = 7, 1_000, 3
 JOB = "split"
 STATE = f"{JOB}/checkpoint/state/process-1"
 LEDGER = f"{JOB}/checkpoint/ledger"
@@ -217,6 +219,11 @@ def test_results_that_vanish_while_the_query_runs(query: Query, resumes: Callabl
     shutil.rmtree(output)
     away.rename(output)
     resumes()
+
+
+def test_epochs_of_nobody_knows_whom(query: Query) -> None:
+    (query.folder / JOB / "output" / "_owner").unlink()
+    assert "does not say of which query" in query.fails(CheckpointError)
 
 
 class _Once(ab.Listener):

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 from pyspark.sql import DataFrame, SparkSession
@@ -396,6 +397,7 @@ def test_what_cannot_run_says_so(spark: SparkSession, tmp_path: Path) -> None:
         (StreamingError, "bounded", lambda: ab.stream(feed.batch(spark), time="at").window(size="1 s")
             .agg(n=ab.count()).start(sink, checkpoint=tmp_path / "x")),
         (StreamingError, "count windows", lambda: stream.window(rows=3).agg(n=ab.count()).to(sink)),
+        (InvalidArgumentError, "no Delta connector", lambda: query.start(ab.DeltaSink("t"), checkpoint=tmp_path / "x")),
         (InvalidArgumentError, "no tuple anywhere", lambda: stream.split(3)),
         (InvalidArgumentError, "0 substreams", lambda: stream.split(0, route="value")),
         (InvalidArgumentError, "makes operators|make operators", lambda: stream.process(Running(), "a int")),
@@ -522,3 +524,30 @@ def test_an_idle_source_does_not_hold_the_watermark_back(spark: SparkSession, tm
         rows.append(sorted(row["n"] for row in sink.rows()))
     assert rows[0] == []  # held back at 1 s
     assert rows[1][-1] >= 10 and len(rows[1]) >= 3
+
+
+def test_blocks_as_payloads_of_messages(spark: SparkSession, tmp_path: Path, reports: tuple[Path, pa.Table]) -> None:
+    """As from Kafka: Arrow blocks in a binary column, some empty; also as rows for everything that wants rows."""
+    from anabranch.io.blocks import pack
+
+    _, table = reports
+    folder = tmp_path / "messages"
+    folder.mkdir()
+    blocks = [pack(batch).to_pybytes() for batch in table.to_batches(max_chunksize=700)]
+    for number, part in enumerate((blocks[:2], [*blocks[2:], None])):
+        pq.write_table(pa.table({"value": pa.array(part, pa.binary())}), folder / f"{number}.parquet")
+    source = spark.readStream.schema("value binary").option("maxFilesPerTrigger", 1).parquet(str(folder))
+    stream = ab.block_stream(source, time="t", watermark="0 s", schema=table.schema, column="value")
+    counts, windows = ab.MemorySink(), ab.MemorySink()
+    lanes = stream.split(8, route=lambda block, q: block.column("lane")).process(Running, outputs=OUTPUTS)
+    ab.start(
+        lanes.to({"count": counts}),
+        stream.window(size="1000 s").agg(n=ab.count()).to(windows),
+        checkpoint=tmp_path / "checkpoint",
+        live=tmp_path / "live",
+        trigger="available-now",
+    ).awaitTermination()
+    lane, ask = np.asarray(table["lane"]), np.asarray(table["ask"])
+    last = {row["lane"]: row["n"] for row in counts.rows()}
+    assert last == {group: int(((lane == group) & ~ask).sum()) for group in range(8)}
+    assert windows.rows() == []  # the window is open

@@ -11,9 +11,10 @@ from pyspark.sql import SparkSession
 
 import anabranch as ab
 from tests.oracles.epochs import Row
-from tests.spark.streams import Feed, run
+from tests.spark.streams import Feed, plain, run
 
 TRANSCRIPTS = sorted((Path(__file__).parents[1] / "transcripts").glob("*.yaml"))
+RUNTIME = sorted((Path(__file__).parents[1] / "transcripts" / "runtime").glob("*.yaml"))
 SECOND = 1_000_000
 
 
@@ -36,6 +37,24 @@ def test_transcript(file: Path, spark: SparkSession, tmp_path: Path) -> None:
     if "filter" not in case["query"]:
         assert played.observed(query.metrics, "null_time") == [epoch.get("null_time", 0) for epoch in expected]
         assert played.observed(query.metrics, "rows") == [len(epoch.get("rows", [])) for epoch in expected]
+
+
+@pytest.mark.parametrize("file", RUNTIME, ids=lambda file: file.stem)
+def test_runtime_transcript(file: Path, spark: SparkSession, tmp_path: Path) -> None:
+    case = yaml.safe_load(file.read_text(encoding="utf-8"))
+    feed = Feed(tmp_path / "input")
+    feed.add(*(map(row, epoch["rows"]) for epoch in case["epochs"]))
+    query = eval(f"({case['query']})", {"ab": ab, "rows": feed.stream(spark)})
+    sink = ab.MemorySink()
+    handle = query.start(sink, checkpoint=tmp_path / "checkpoint", live=tmp_path / "live", trigger="available-now")
+    handle.awaitTermination()
+
+    assert len(handle.recentProgress) == len(case["epochs"])
+    for number, (epoch, progress) in enumerate(zip(case["epochs"], handle.recentProgress, strict=True)):
+        got = plain(sink.epochs[number]) if number in sink.epochs else []
+        assert sorted(map(in_seconds, got), key=repr) == sorted(epoch["delivered"], key=repr), f"epoch {number}"
+        assert progress.operators[0].watermark == epoch["watermark"] * SECOND
+        assert (progress.late, progress.bad) == (epoch.get("late", 0), epoch.get("bad", 0))
 
 
 def row(cells: dict[str, Any]) -> Row:

@@ -100,7 +100,7 @@ def expected(tuples: Sequence[Sequence[dict[str, Any]]], q: int) -> list[list[in
     return substreams([e["n"] for e in flat], [e["to"] for e in flat], [e["all"] for e in flat], q)
 
 
-@settings(max_examples=50)
+@settings(max_examples=40)
 @given(splits(), st.sampled_from([1, 300, 1 << 20]))
 def test_each_tuple_goes_where_it_is_sent(case: tuple[int, int, list[list[dict[str, Any]]]], window_bytes: int) -> None:
     q, workers, tuples = case
@@ -151,6 +151,13 @@ def test_a_sliced_window_keeps_its_tuples() -> None:
     part = batches_of(tuples)[0].slice(13, 20)
     numbers, _ = received(splitter(RowReader(), by_function(), 4, 2), [part])
     assert numbers == expected([tuples[0][13:33]], 4)
+
+
+def test_a_block_travels_as_pack_makes_it() -> None:
+    whole = batches_of([[{"t": i, "n": i, "to": 0, "all": None, "s": "x" * i} for i in range(9)]])[0]
+    for window in (whole, whole.slice(3, 4)):
+        rows = next(iter(splitter(RowReader(), by_function(), 1, 1)(iter([window])))).to_pylist()
+        assert [row["block"] for row in rows] == [pack(window).to_pybytes()]
 
 
 def test_only_the_columns_asked_for_travel() -> None:

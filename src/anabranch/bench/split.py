@@ -35,7 +35,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numba import njit
 from numpy.typing import NDArray
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from rich.console import Console
 
@@ -309,8 +309,8 @@ class _Bench:
 
     def _check(self, table: pa.Table) -> None:
         """Blocks and rows must deliver the same substreams, in the same order of time, and nobody else's tuples."""
-        blocks = self._substreams(self._split(_expressway, checked=True))
-        rows = self._substreams(self._over_rows(checked=True))
+        blocks = _substreams(self._split(_expressway, checked=True).collect())
+        rows = _substreams(self._over_rows(checked=True))
         kind, xway = table.column("kind").to_numpy(), table.column("xway").to_numpy()
         counts = np.bincount(xway[kind != 2], minlength=Q) + int((kind == 2).sum())
         for g in range(Q):
@@ -320,14 +320,11 @@ class _Bench:
                     hint="this is a bug: please report it with the versions of pyspark and anabranch",
                 )
 
-    def _substreams(self, result: DataFrame) -> dict[int, tuple[int, int]]:
-        return {row.grp: (row.n, row.checksum) for row in result.collect() if row.grp is not None}
-
     def _cheap(self, rows: int) -> list[Measured]:
         contestants: dict[str, Callable[[], object]] = {
             _BARE: lambda: self._bare().collect(),
             _BLOCKS: lambda: self._split(_expressway).collect(),
-            _ROWS: lambda: self._over_rows().collect(),
+            _ROWS: self._over_rows,
         }
         return self._race(contestants, rows, _CHEAP)
 
@@ -396,13 +393,22 @@ class _Bench:
         merge = _MergeBlocks(self.groups, checked)
         return sent.repartitionById(self.workers, "worker").mapInArrow(merge, _SUMS)
 
-    def _over_rows(self, *, checked: bool = False) -> DataFrame:
-        self.spark.conf.set(_BATCH_SETTING, str(_ROWS_PER_BATCH))
+    def _over_rows(self, *, checked: bool = False) -> list[Row]:
         rows = self.spark.read.parquet(str(self.folder / "rows"))
         everyone = F.col("kind") == 2
         own = F.pmod("xway", F.lit(self.workers)).cast("int")
         workers = F.when(everyone, F.array(*(F.lit(w) for w in range(self.workers)))).otherwise(F.array(own))
         group = F.when(everyone, F.lit(ALL)).otherwise(F.col("xway"))
         sent = rows.withColumn("grp", group.cast("int")).withColumn("worker", F.explode(workers))
-        merge = _MergeRows(self.groups, checked)
-        return sent.repartitionById(self.workers, "worker").mapInArrow(merge, _SUMS)
+        merged = sent.repartitionById(self.workers, "worker").mapInArrow(_MergeRows(self.groups, checked), _SUMS)
+        before = self.spark.conf.get(_BATCH_SETTING)
+        self.spark.conf.set(_BATCH_SETTING, str(_ROWS_PER_BATCH))
+        try:
+            return merged.collect()
+        finally:
+            self.spark.conf.set(_BATCH_SETTING, before or "10000")
+
+
+def _substreams(result: list[Row]) -> dict[int, tuple[int, int]]:
+    """(count, checksum) by substream."""
+    return {row.grp: (row.n, row.checksum) for row in result if row.grp is not None}

@@ -69,7 +69,7 @@ class Sink(ABC):
     def publish(self, result: Published) -> None:
         """Make an epoch visible. Called again for the same epoch after a crash."""
 
-    def open(self) -> None:  # noqa: B027  # most sinks have nothing to open
+    def open(self, session: SparkSession) -> None:  # noqa: B027  # most sinks have nothing to open
         """Called once, before the first epoch: check that the sink can be written."""
 
 
@@ -87,7 +87,7 @@ class FileSink(Sink):
                 hint="write to a local or HDFS path, or into a Delta table (DeltaSink)",
             )
 
-    def open(self) -> None:
+    def open(self, session: SparkSession) -> None:
         self.folder.create()
 
     def staging(self, epoch: int, default: Folder) -> Folder:
@@ -137,6 +137,17 @@ class DeltaSink(Sink):
 
     def __init__(self, path: str | Path) -> None:
         self.path = str(path)
+
+    def open(self, session: SparkSession) -> None:
+        try:
+            session.read.format("delta").load(self.path)
+        except Exception as error:  # a Java error as it is: PySpark has no name for it
+            # Any other complaint, such as that there is no table yet, comes from Delta itself.
+            if "DATA_SOURCE_NOT_FOUND" in str(error):
+                raise InvalidArgumentError(
+                    "the session has no Delta connector, so nothing could be written to a Delta table",
+                    hint="install delta-spark and start the session with it, or use FileSink",
+                ) from error
 
     def publish(self, result: Published) -> None:
         if not result.files:

@@ -48,7 +48,7 @@ class EpochRunner:
         for step in network.steps:
             stores[step.name].create()
             for sink in step.sinks.values():
-                sink.open()
+                sink.open(session)
         checkpoint.flow.create()
         checkpoint.side.create()
         self.standing = Standing.of(network, self.context.ledger)

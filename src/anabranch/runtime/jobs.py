@@ -183,7 +183,9 @@ def _to_splitters(rows: DataFrame, reader: Reader, decided: Decided) -> tuple[Da
     if p > TREE_ABOVE:
         branches = math.isqrt(p - 1) + 1
         rows = rows.repartitionById(branches, F.pmod(dice, F.lit(branches)).cast("int"))
-    return rows.repartitionById(p, F.pmod(F.shiftrightunsigned(dice, 16), F.lit(p)).cast("int")), reader
+    spread = rows.repartitionById(p, F.pmod(F.shiftrightunsigned(dice, 16), F.lit(p)).cast("int"))
+    # An exchange over machines delivers in any order; a splitter numbers its windows, so that must be the same again.
+    return spread.sortWithinPartitions(dice), reader
 
 
 @dataclass(frozen=True)

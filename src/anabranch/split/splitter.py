@@ -1,17 +1,17 @@
 """Splitters: from physical windows to one block per partition-group (paper 5, section 2).
 
-A splitter is what a task of the first stage runs. It cuts what it reads into physical windows of about W bytes, asks the route which
-group each tuple goes to (one, all, or none), and sends blocks: rows of one binary column, so that Spark's exchange moves
-blocks and never tuples.
+A splitter is what a task of the first stage runs. It cuts what it reads into physical windows of about W bytes, asks
+the route which group each tuple goes to (one, all, or none), and sends blocks: rows of one binary column, so that
+Spark's exchange moves blocks and never tuples.
 
     tuples ──▶ physical windows ──▶ route, broadcast ──▶ (worker, group, block) ──▶ exchange
     blocks ──▶
 
-At its end it tells every worker the latest time that it saw (a *mark*): the exchange is a barrier, so each worker knows the
-watermark of the epoch before it runs its operators, and a window is delivered in the epoch that completes it.
+At its end it tells every worker the latest time that it saw (a *mark*): the exchange is a barrier, so each worker knows
+the watermark of the epoch before it runs its operators, and a window is delivered in the epoch that completes it.
 
-Blocks carry where they come from (part, sequence), so that a worker can put them in the same order whatever order the exchange
-delivered them in.
+Blocks carry where they come from (part, sequence), so that a worker can put them in the same order whatever order the
+exchange delivered them in.
 """
 
 from __future__ import annotations
@@ -173,7 +173,10 @@ class FunctionRoute(Route):
 
 
 def _answer(what: str, value: Any, rows: int) -> NDArray[Any]:
-    array = value if isinstance(value, np.ndarray) else _numbers(pa.array(value) if not isinstance(value, (pa.Array, pa.ChunkedArray)) else value)  # fmt: skip
+    if isinstance(value, np.ndarray):
+        array = value
+    else:
+        array = _numbers(value if isinstance(value, (pa.Array, pa.ChunkedArray)) else pa.array(value))
     if array.shape != (rows,):
         raise OperatorError(
             f"the {what} function gave {array.shape} answers for a block of {rows} tuples; tuples would go astray",
@@ -338,7 +341,7 @@ class Splitter:
         # What is broadcast is in several pieces, and packed once.
         packed = {id(block): _packed(block) for _, _, block in pieces}
         blocks = [packed[id(block)] for _, _, block in pieces]
-        measures.bytes_out += sum(part.size for block in blocks for part in block)
+        measures.bytes_out += sum(each.size for block in blocks for each in block)
         return _rows([(worker, group) for worker, group, _ in pieces], self.edge, part, seq, blocks)
 
     def _marks(self, part: int, census: Census, measures: _Measures) -> pa.RecordBatch:
@@ -378,7 +381,7 @@ _END = pa.py_buffer(b"\xff\xff\xff\xff\x00\x00\x00\x00")
 
 
 def _packed(block: pa.RecordBatch) -> list[pa.Buffer]:
-    """The parts of the packed block, byte for byte what `pack` makes: a stream writer for each takes four times as long."""
+    """The block in parts, byte for byte what `pack` makes of it; a stream writer for each takes four times as long."""
     return [block.schema.serialize(), block.serialize(), _END]
 
 
