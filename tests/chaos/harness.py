@@ -179,6 +179,8 @@ def run_round(
 
 def strike(victim: str, driver: Driver, cluster: Cluster | None, rng: random.Random) -> bool:
     """Kill one; false if there was none alive."""
+    if cluster is not None:
+        cluster.remember()
     if victim == "driver":
         return driver.kill()
     if victim == "worker":
@@ -254,7 +256,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     epochs = given.epochs if given.epochs is not None else (12 if given.short else 36)
     console = Console()
     with contextlib.ExitStack() as stack:
-        folder = given.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="anabranch-chaos-")))
+        folder = given.folder or Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="anabranch-chaos-", ignore_cleanup_errors=True))
+        )
         try:
             outcomes = _run(console, folder.absolute(), given.seed, epochs, wanted, short=given.short)
         except ChaosError as error:

@@ -117,6 +117,19 @@ def test_without_a_checkpoint_nothing_stays(spark: SparkSession, tmp_path: Path)
     assert "no --checkpoint" in shown.getvalue()
 
 
+def test_stop_while_epoch_follows_epoch(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark hands over the next epoch while `stop` waits: neither may wait for the other, and nothing has failed."""
+    path = job(tmp_path, options="rows_per_epoch=20")
+    (delivery,) = deliveries_of(path, load_job(path), spark)
+    query = ab.start(delivery, checkpoint=tmp_path / "checkpoint", live=tmp_path / "live")
+    while query.lastProgress is None:
+        assert not query.awaitTermination(1)
+    query.stop()
+    assert not query.isActive
+    assert query.exception() is None
+    assert query.awaitTermination()
+
+
 @pytest.mark.slow
 def test_ctrl_c_stops_after_the_epoch_that_runs(tmp_path: Path) -> None:
     """As in a terminal: the signal goes to all processes of the group, Spark's too."""

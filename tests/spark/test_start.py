@@ -232,7 +232,8 @@ def test_two_sources_in_one_network(spark: SparkSession, tmp_path: Path) -> None
     one.add([(t * S, "a", t) for t in range(30)], [(t * S, "a", t) for t in range(30, 60)])
     two.add([(t * S, 7, 100) for t in range(0, 60, 2)], [(200 * S, 7, 0)])
     left = ab.stream(one.stream(spark), time="at", watermark="0 s").select("at", "value")
-    right = ab.stream(two.stream(spark), time="at", watermark="0 s").select("at", "value")
+    # Other columns, in another order, of another type: the union brings them into line.
+    right = ab.stream(two.stream(spark), time="at", watermark="0 s").select(F.col("value").cast("int"), "at")
     query = left.union(right).window(size="10 seconds").agg(n=ab.count(), total=ab.sum("value"))
     rows = sorted(run(query, tmp_path).rows(), key=lambda row: row["window"]["start"])
     # The first source has reached 59 s only, and holds the watermark back.

@@ -165,7 +165,10 @@ class Stream:
                 hint="rename the column of time before ab.stream(...), and give two streams",
             )
         both = analysed("the union", self.source, lambda: self.source.unionByName(other.source))
-        return Stream(both, self.time, (*self.parts, *other.parts), self.refusal or other.refusal)
+        columns = [quoted(f.name).cast(f.dataType).alias(f.name) for f in both.schema if f.name != EVENT]
+        # Blocks of both will be put together, which wants the same columns in the same order.
+        parts = tuple(part.then(lambda rows: rows.select(*columns)) for part in (*self.parts, *other.parts))
+        return Stream(both, self.time, parts, self.refusal or other.refusal)
 
     def split(
         self,

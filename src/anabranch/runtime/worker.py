@@ -12,8 +12,9 @@ died, an epoch runs again), the state is restored: the last snapshot, and the bl
 from __future__ import annotations
 
 import json
+import resource
 import time
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,6 +87,7 @@ class EpochTask:
     """of the yielded outputs"""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        _allow_many_files()
         context = TaskContext.get()
         return _Worker(self, context.partitionId() if context is not None else 0).run(batches)
 
@@ -104,8 +106,11 @@ class _Measured:
     store_seconds: float = 0.0
 
 
-_cache: dict[tuple[str, int], tuple[str, LiveState, Operator]] = {}
+_cache: OrderedDict[tuple[str, int], tuple[str, LiveState, Operator]] = OrderedDict()
 """Open states and operators of this process, by live folder and group: the next epoch need not open them again."""
+
+MOST_OPEN = 1_024
+"""Groups that a process keeps open: those of ended queries must not pile up in a worker that lives long."""
 
 
 class _Worker:
@@ -228,6 +233,7 @@ class _Worker:
         if cached is not None:
             run, state, operator = cached
             if run == task.run and state.stamp() == task.epoch - 1 and state.current():
+                _cache.move_to_end(key)
                 return state, operator
             state.close()
             del _cache[key]
@@ -238,6 +244,8 @@ class _Worker:
         else:
             operator = self._restore(group, state)
         _cache[key] = (task.run, state, operator)
+        while len(_cache) > MOST_OPEN:
+            _cache.popitem(last=False)[1][1].close()
         return state, operator
 
     def _restore(self, group: int, state: LiveState) -> Operator:
@@ -316,6 +324,13 @@ class _Worker:
         beside = self.task.yields or pa.schema([])
         columns = [*(pa.nulls(1, kind) for kind in beside.types), pa.array([json.dumps(report)])]
         return pa.RecordBatch.from_arrays(columns, names=[*beside.names, REPORT])
+
+
+def _allow_many_files() -> None:
+    """Every mapped array holds a file: as many as the system allows, not the few that are the default."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _fold(operator: Operator, blocks: Iterable[tuple[int, pa.RecordBatch]], watermark: int | None) -> Iterator[Emitted]:
