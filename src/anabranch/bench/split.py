@@ -231,13 +231,13 @@ def _for_everyone(block: pa.RecordBatch) -> Any:
 
 @njit(cache=True)
 def _work(numbers: NDArray[np.int32], turns: int, q: int) -> NDArray[np.int32]:
-    """Each number as it is, after `turns` steps that no compiler can leave out."""
+    """Each number as it is, after `turns` steps. Their result could change it, so no compiler can leave them out."""
     out = np.empty_like(numbers)
     for i in range(len(numbers)):
         x = np.int64(numbers[i])
         for _ in range(turns):
-            x = (x * 1_103_515_245 + 12_345) & 0x7FFFFFFF
-        out[i] = numbers[i] if x >= 0 else q
+            x = x * 6_364_136_223_846_793_005 + 1_442_695_040_888_963_407  # wraps
+        out[i] = numbers[i] if x != 42 else q
     return out
 
 
