@@ -84,3 +84,12 @@ def test_errors(tmp_path: Path) -> None:
             read_block(tmp_path / name, 0)
     with pytest.raises(InvalidArgumentError, match="no blocks"):
         write_blocks(tmp_path / "b", [])
+
+
+def test_dictionaries_travel_with_their_values() -> None:
+    kind = pa.dictionary(pa.int8(), pa.string())
+    plain = pa.array(["a", None, "b"]).cast(kind)
+    nested = pa.array([{"x": "a"}, None, {"x": "c"}], pa.struct([("x", kind)]))
+    batch = pa.RecordBatch.from_arrays([plain, nested], names=["plain", "nested"])
+    assert unpack(pack(batch)).equals(batch)
+    assert unpack(pack(batch.slice(1))).to_pylist() == batch.slice(1).to_pylist()

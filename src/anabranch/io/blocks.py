@@ -22,6 +22,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from threading import Lock
 from typing import Protocol
@@ -42,17 +43,44 @@ _PARQUET_UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns
 
 def pack(batch: pa.RecordBatch | pa.Table) -> pa.Buffer:
     """The rows as one block; a table becomes one record batch."""
-    whole = one_batch(batch) if isinstance(batch, pa.Table) else batch
+    return pa.py_buffer(b"".join(pack_in_parts(one_batch(batch) if isinstance(batch, pa.Table) else batch)))
+
+
+def pack_in_parts(batch: pa.RecordBatch) -> list[pa.Buffer]:
+    """A block as buffers to be written one after the other: for many small blocks a stream writer each is too slow."""
+    if not _has_dictionary(batch.schema):
+        return [batch.schema.serialize(), batch.serialize(), _END]
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, whole.schema) as writer:
-        writer.write_batch(whole)
-    return sink.getvalue()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return [sink.getvalue()]
 
 
 def unpack(block: bytes | pa.Buffer) -> pa.RecordBatch:
     """The rows of a packed block; its columns lie in the memory of `block`, which they keep alive."""
-    with pa.ipc.open_stream(block) as reader:
-        return reader.read_next_batch()
+    buffer = block if isinstance(block, pa.Buffer) else pa.py_buffer(block)
+    head = buffer.slice(0, 8 + int.from_bytes(buffer.slice(4, 4).to_pybytes(), "little"))
+    schema = _schema(head.to_pybytes())
+    if _has_dictionary(schema):
+        with pa.ipc.open_stream(buffer) as reader:
+            return reader.read_next_batch()
+    return pa.ipc.read_record_batch(buffer.slice(head.size), schema)
+
+
+_END = pa.py_buffer(b"\xff\xff\xff\xff\x00\x00\x00\x00")
+"""of an Arrow IPC stream"""
+
+
+@lru_cache(maxsize=64)
+def _schema(head: bytes) -> pa.Schema:
+    """The schema at the head of a block: the same for most blocks that a process sees."""
+    return pa.ipc.read_schema(pa.py_buffer(head))
+
+
+@lru_cache(maxsize=64)
+def _has_dictionary(schema: pa.Schema) -> bool:
+    """Whether the stream has more messages than a schema and a record batch."""
+    return any("dictionary" in str(kind) for kind in schema.types)
 
 
 def one_batch(table: pa.Table) -> pa.RecordBatch:

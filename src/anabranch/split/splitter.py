@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from pyspark import TaskContext
 
 from anabranch.errors import OperatorError
-from anabranch.io.blocks import micros_of, one_batch, read_block, unpack
+from anabranch.io.blocks import micros_of, one_batch, pack_in_parts, read_block, unpack
 
 PACKED_SCHEMA = "worker int, grp int, edge int, part int, seq int, block binary"
 _PACKED = pa.schema(
@@ -300,8 +300,9 @@ class Splitter:
             split = time.perf_counter()
             measures.split_seconds += split - began
             if pieces:
-                yield self._emit(pieces, part, seq, measures)
-            measures.emit_seconds += time.perf_counter() - split
+                blocks = self._emit(pieces, part, seq, measures)
+                measures.emit_seconds += time.perf_counter() - split
+                yield blocks
             seq += 1
         yield self._marks(part, census, measures)
 
@@ -339,7 +340,7 @@ class Splitter:
         self, pieces: list[tuple[int, int, pa.RecordBatch]], part: int, seq: int, measures: _Measures
     ) -> pa.RecordBatch:
         # What is broadcast is in several pieces, and packed once.
-        packed = {id(block): _packed(block) for _, _, block in pieces}
+        packed = {id(block): pack_in_parts(block) for _, _, block in pieces}
         blocks = [packed[id(block)] for _, _, block in pieces]
         measures.bytes_out += sum(each.size for block in blocks for each in block)
         return _rows([(worker, group) for worker, group, _ in pieces], self.edge, part, seq, blocks)
@@ -374,15 +375,6 @@ def _rows(
         _binaries(blocks),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=_PACKED)
-
-
-_END = pa.py_buffer(b"\xff\xff\xff\xff\x00\x00\x00\x00")
-"""of an Arrow IPC stream"""
-
-
-def _packed(block: pa.RecordBatch) -> list[pa.Buffer]:
-    """The block in parts, byte for byte what `pack` makes of it; a stream writer for each takes four times as long."""
-    return [block.schema.serialize(), block.serialize(), _END]
 
 
 def _binaries(blocks: Sequence[Sequence[pa.Buffer]]) -> pa.Array:
