@@ -18,7 +18,8 @@ that of the first:
 | epoch store (snapshots and blocks), bytes | grows by less than 50 %: it swings with the snapshots | 100 % |
 | ledger, epochs | at most what the runtime keeps | the same |
 
-The JVM's memory is reported and not judged: its heap grows to its limit (1 GB here) whatever the query does.
+What of a worker's memory no file backs (`private`) is reported beside it, to tell a leak from mapped files that were
+read. The JVM's memory is reported and not judged: its heap grows to its limit (1 GB here) whatever the query does.
 Processes are read from /proc, so this runs on Linux.
 """
 
@@ -120,6 +121,8 @@ class Sample:
     driver: int
     worker: int
     """mean of the Python workers"""
+    private: int
+    """of that, what no file backs: blocks of a recording that a worker has mapped and read are resident too"""
     workers: int
     jvm: int
     state: int
@@ -129,8 +132,8 @@ class Sample:
     """epochs that the ledger has"""
 
 
-def memory(root: int) -> tuple[int, list[int], int]:
-    """Resident bytes of the driver's Python, of each Python process below the JVM, and of the JVM."""
+def memory(root: int) -> tuple[int, list[tuple[int, int]], int]:
+    """Resident bytes of the driver, (resident, private) of each Python process below the JVM, and those of the JVM."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -146,18 +149,20 @@ def memory(root: int) -> tuple[int, list[int], int]:
         waiting += children.get(process, [])
         try:
             name = Path(f"/proc/{process}/comm").read_text().strip()
-            resident = _resident(process)
+            resident, private = _resident(process)
         except OSError:
             continue
         if name.startswith("java"):
             jvm += resident
         elif name.startswith("python"):
-            workers.append(resident)
-    return _resident(root), workers, jvm
+            workers.append((resident, private))
+    return _resident(root)[0], workers, jvm
 
 
-def _resident(process: int) -> int:
-    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * _PAGE
+def _resident(process: int) -> tuple[int, int]:
+    """All resident bytes, and those of them that are not pages of a file."""
+    resident, shared = (int(pages) * _PAGE for pages in Path(f"/proc/{process}/statm").read_text().split()[1:3])
+    return resident, resident - shared
 
 
 def folder_bytes(folder: Path) -> int:
@@ -179,7 +184,8 @@ def sample(began: float, query: ab.EpochQuery, checkpoint: Path) -> Sample:
         seconds=time.monotonic() - began,
         epochs=0 if last is None else last.epoch + 1,
         driver=driver,
-        worker=round(statistics.mean(workers)) if workers else 0,
+        worker=round(statistics.mean(resident for resident, _ in workers)) if workers else 0,
+        private=round(statistics.mean(private for _, private in workers)) if workers else 0,
         workers=len(workers),
         jvm=jvm,
         state=0 if last is None else last.state_bytes,
@@ -249,7 +255,7 @@ def judge(samples: list[Sample], *, warm_up: float, bounds: dict[str, float]) ->
         )
     fifth = len(warm) // 5
     verdicts = []
-    for figure in ("driver", "worker", "jvm", "workers", "state", "store", "checkpoint"):
+    for figure in ("driver", "worker", "private", "jvm", "workers", "state", "store", "checkpoint"):
         first, last = (statistics.median(getattr(s, figure) for s in part) for part in (warm[:fifth], warm[-fifth:]))
         growth = bounds.get(figure)
         verdicts.append(Verdict(figure, first, last, None if growth is None else first * (1 + growth)))

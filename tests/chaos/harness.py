@@ -34,6 +34,7 @@ from pathlib import Path
 
 import psutil
 import pyarrow.parquet as pq
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -314,7 +315,7 @@ def _undisturbed(recording: Path, folder: Path) -> None:
 
 def _table(outcomes: Sequence[Outcome]) -> Table:
     victims = list(dict.fromkeys(victim for place in VICTIMS.values() for victim in place))
-    table = Table("job", "place", "epochs", *victims, "driver starts again", "equal")
+    table = Table("job", "place", "epochs", *victims, "restarts", "equal", box=box.SIMPLE, padding=0)
     for each in outcomes:
         counts = [str(each.kills[victim]) if victim in VICTIMS[each.round.place] else "" for victim in victims]
         equal = "[red]no" if each.differences else "yes"
