@@ -9,7 +9,7 @@ STAMP := $(VENV)/.setup-done
 PYTHON ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format chaos bench-windows experiments soak clean
+.PHONY: help setup demo test lint format chaos bench-windows bench-split bench-epochs experiments soak clean
 
 help: ## Show this help
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))

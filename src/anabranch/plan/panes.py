@@ -68,14 +68,21 @@ def evaluate(collected: DataFrame, query: Query, batches: Batches) -> DataFrame:
     return windows_of_runs(runs.toDF(*query.keys, *schema.names[len(plain) :]), query)
 
 
-def windows_of_runs(runs: DataFrame, query: Query, *, also: Sequence[str] = ()) -> DataFrame:
-    """Repeat each run once per window, and lower the states; columns `also` stay, with rows that have nothing else."""
+def windows_of_runs(runs: DataFrame, query: Query) -> DataFrame:
+    """Repeat each run once per window, and lower the states."""
+    exploded, results = run_columns(query)
+    return only_complete(runs.select(*exploded), query).select(*results)
+
+
+def run_columns(query: Query, *, also: Sequence[str] = ()) -> tuple[list[Column], list[Column]]:
+    """The two selections that make windows of runs; columns `also` stay, with rows that have nothing else."""
     # The outer form keeps rows without a run.
     explode = F.explode_outer if also else F.explode
+    kept, states = [F.col(name) for name in also], [F.col(name) for name in state_names(query)]
     window_id = explode(F.sequence(FIRST, LAST)).alias(FIRST)
-    windows = runs.select(*keys_of(query), SPEC, window_id, ROWS, *state_names(query), *also)
-    return only_complete(windows, query).select(
-        *result_columns(query), *lowered(query, [F.col(n) for n in state_names(query)]), *also
+    return (
+        [*keys_of(query), F.col(SPEC), window_id, F.col(ROWS), *states, *kept],
+        [*result_columns(query), *lowered(query, states), *kept],
     )
 
 

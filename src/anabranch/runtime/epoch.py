@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from anabranch.io.frames import read_files, unpacked
 from anabranch.io.sinks import Published
 from anabranch.network.columns import floordiv
-from anabranch.network.nodes import ONLY, CombineNode, Input, ProcessNode, WindowNode
+from anabranch.network.nodes import ONLY, CombineNode, Input, Node, ProcessNode, WindowNode
 from anabranch.network.parts import Output, Source
 from anabranch.runtime import jobs
 from anabranch.runtime.outputs import Target
@@ -23,6 +23,7 @@ from anabranch.runtime.progress import OperatorProgress, SplitterMeasure, Worker
 from anabranch.runtime.recipes import Recipe
 from anabranch.runtime.sources import BatchRows
 from anabranch.runtime.standing import Context, Standing
+from anabranch.runtime.windowing import PART
 from anabranch.runtime.worker import Edge, EpochTask
 from anabranch.windows.ids import pane_of
 
@@ -75,10 +76,10 @@ class Epoch:
         feeds = [self._feed(node, each, edge) for each, edge in zip(node.inputs, edges, strict=True)]
         task = self._task(step, recipe, edges, targets)
         if isinstance(node, WindowNode):
-            packed = [jobs.packed_panes(node, i, feed, decided) for i, feed in enumerate(feeds)]
+            assert recipe.windows is not None
+            packed = [recipe.windows.packed(i, feed, decided) for i, feed in enumerate(feeds)]
             disorder = self.context.settings.qos.disorder
-            assert recipe.pane_types is not None
-            found = jobs.run_windows(node, jobs.union(packed), task, targets[ONLY], recipe.pane_types, disorder)
+            found = recipe.windows.run(jobs.union(packed), task, targets[ONLY], disorder)
         else:
             packed = [jobs.packed_rows(node, i, feed, decided) for i, feed in enumerate(feeds)]
             found = jobs.run_process(jobs.union(packed), task)
@@ -104,7 +105,7 @@ class Epoch:
 
     def _edge(self, node: WindowNode | ProcessNode, each: Input) -> Edge:
         origin = each.part.origin
-        time_column = jobs.PART if isinstance(node, WindowNode) else each.time.name
+        time_column = PART if isinstance(node, WindowNode) else each.time.name
         if isinstance(origin, Output):
             reached = self._watermarks[id(origin.node)]
             behind = None if reached is None else reached - origin.delay
@@ -118,8 +119,7 @@ class Epoch:
         if isinstance(origin, Output):
             return jobs.Feed(each.part.apply(self._staged_frame(origin)), None, late_before)
         rows = self._rows.of(origin)
-        direct = isinstance(node, ProcessNode) and node.routing.by_function and not each.part.steps
-        if origin.packed is not None and direct:
+        if _direct(node, each):
             return jobs.Feed(rows, origin.packed, late_before)
         if origin.packed is not None:
             rows = unpacked(rows, origin.packed)
@@ -129,14 +129,10 @@ class Epoch:
         plan = self.plan["operators"][step.name]
         decisions = plan["decisions"]
         splitters = decisions.get("splitters")
-        if "splitters" not in recipe.fixed and not self._blocks(step):
+        if "splitters" not in recipe.fixed and not all(_direct(step.node, each) for each in step.node.inputs):
             # Rows are split where they are read: to move them first would cost more than it gains.
             splitters = None
         return jobs.Decided(tuple(plan["routing"]), max(plan["routing"]) + 1, splitters, decisions.get("window_bytes"))
-
-    def _blocks(self, step: Step) -> bool:
-        origins = [each.part.origin for each in step.node.inputs]
-        return all(isinstance(origin, Source) and origin.packed is not None for origin in origins)
 
     def _task(self, step: Step, recipe: Recipe, edges: tuple[Edge, ...], targets: Mapping[str, Target]) -> EpochTask:
         context, plan = self.context, self.plan["operators"][step.name]
@@ -157,7 +153,7 @@ class Epoch:
             live=context.settings.live,
             snapshot_every=context.settings.snapshot_every,
             outputs=None if isinstance(step.node, WindowNode) else targets,
-            yields=recipe.yields,
+            yields=None if recipe.windows is None else recipe.windows.yields,
         )
 
     def _census(self, node: WindowNode | ProcessNode, marks: Sequence[Mapping[str, Any]]) -> None:
@@ -245,6 +241,13 @@ class Epoch:
         for step in self.context.network.steps:
             for name in step.node.outputs:
                 self.context.checkpoint.flow.sub(f"{step.name}.{name}", f"epoch={self.epoch}").remove()
+
+
+def _direct(node: Node, each: Input) -> bool:
+    """Whether an input's blocks are read where they are split: nothing needs them as rows."""
+    origin = each.part.origin
+    packed = isinstance(origin, Source) and origin.packed is not None
+    return packed and isinstance(node, ProcessNode) and node.routing.by_function and not each.part.steps
 
 
 def _by_output(workers: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:

@@ -78,6 +78,9 @@ class EpochRunner:
                 hint="restore the whole checkpoint folder from one copy, or start with a new one",
             )
         started, clock = time.time(), time.perf_counter()
+        # Spark runs a stream in a session of its own, a copy: this does not touch the user's. Planning anew after every
+        # exchange takes longer than a small epoch's work, and it would let the number of tasks depend on sizes.
+        batch.sparkSession.conf.set("spark.sql.adaptive.enabled", "false")
         plan = context.ledger.plan(epoch)
         replayed = plan is not None
         if plan is None:

@@ -1,6 +1,6 @@
 """The Spark job of an operator in an epoch.
 
-    windows    rows ▶ panes (Spark) ▶ splitter ▶ exchange ▶ worker ▶ runs to windows (Spark) ▶ writer
+    windows    rows ▶ panes (Spark) ▶ splitter ▶ exchange ▶ worker ▶ runs to windows (Spark) ▶ writer   (`windowing`)
     process    rows or blocks       ▶ splitter ▶ exchange ▶ worker, which writes
     combine    partial answers      ▶ aggregation tree (Spark)                              ▶ writer
 
@@ -15,7 +15,6 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,19 +23,13 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
 
 from anabranch.io.blocks import pack
 from anabranch.io.frames import unpacked
 from anabranch.merge.tree import aggregation_tree
-from anabranch.network.columns import floordiv, quoted
-from anabranch.network.nodes import CombineNode, ProcessNode, WindowNode
+from anabranch.network.columns import quoted
+from anabranch.network.nodes import CombineNode, ProcessNode
 from anabranch.network.parts import Packed
-from anabranch.operators.protocol import OperatorFactory
-from anabranch.operators.sliding import PANE, ROWS
-from anabranch.operators.windowed import WindowOperator, WindowSettings
-from anabranch.plan.panes import WINDOW, lifts, runs_schema, state_names, states_of, windows_of_runs
 from anabranch.runtime.outputs import Target, write_rows
 from anabranch.runtime.worker import REPORT, EpochTask
 from anabranch.split.splitter import (
@@ -45,25 +38,19 @@ from anabranch.split.splitter import (
     BlockReader,
     ColumnRoute,
     FunctionRoute,
-    PaneGate,
     Reader,
     ReferenceReader,
     RowGate,
     RowReader,
     Splitter,
 )
-from anabranch.windows.ids import pane_of
-
-PART = "__ab_part"
-"""Which task made a pane of its rows. Workers sort by it: then no exchange changes the order of a pane's pieces."""
 
 TREE_ABOVE = 64
 """Splitters above which physical windows reach them over two exchanges: a tree of routers (paper 5, section 4.1)."""
 
-_GROUP, _ALL, _T = "__ab_group", "__ab_all", "__ab_t"
-_TIMED, _MAX_T = "__ab_timed", "__ab_max_t"
-_BLOCK = "__ab_block"
-_WORKER = "worker"
+WORKER = "worker"
+
+_GROUP, _ALL, _BLOCK = "__ab_group", "__ab_all", "__ab_block"
 
 
 @dataclass(frozen=True)
@@ -91,38 +78,6 @@ class Decided:
 
 
 # --- from rows to packed blocks -------------------------------------------------------------------------------------
-
-
-def packed_panes(node: WindowNode, edge: int, feed: Feed, decided: Decided) -> DataFrame:
-    """Panes, as blocks. Spark makes the panes; late rows, and those without a time, have no pane id but are counted."""
-    query = node.query
-    size, origin = query.panes.size, query.panes.origin
-    rows = feed.rows if feed.packed is None else unpacked(feed.rows, feed.packed)
-    pane = pane_of(F.col(_T), size, origin, floordiv)
-    if feed.watermark is not None:
-        pane = F.when((pane + 1) * size + origin > feed.watermark, pane)
-    keys = [quoted(key).alias(f"__ab_k{i}") for i, key in enumerate(query.keys)]
-    # By part as well: then a pane's state depends on the rows of one task only, in their order, and sums of floats come
-    # out the same when an epoch runs again. Without it the exchange would decide in which order Spark adds them.
-    placed = rows.withColumn(_T, query.time.micros()).withColumn(PART, F.spark_partition_id().cast("bigint"))
-    counted = placed.groupBy(PART, *keys, pane.alias(PANE)).agg(
-        *lifts(query), F.count(_T).alias(_TIMED), F.max(_T).alias(_MAX_T)
-    )
-    plain = [f"__ab_k{i}" for i in range(len(query.keys))]
-    group = group_of([F.col(name) for name in plain], len(decided.routing))
-    columns = [*plain, PANE, ROWS, *state_names(query), PART]
-    panes = counted.select(*columns, _TIMED, _MAX_T, group.alias(_GROUP))
-    splitter = Splitter(
-        edge,
-        RowReader(),
-        PaneGate(PANE, ROWS, _TIMED, _MAX_T),
-        ColumnRoute(_GROUP),
-        decided.routing,
-        decided.workers,
-        decided.bytes,
-        tuple(columns),
-    )
-    return panes.mapInArrow(splitter, PACKED_SCHEMA)
 
 
 def packed_rows(node: ProcessNode, edge: int, feed: Feed, decided: Decided) -> DataFrame:
@@ -209,46 +164,9 @@ def group_of(keys: Sequence[Column], groups: int) -> Column:
 # --- from packed blocks to results ----------------------------------------------------------------------------------
 
 
-def run_windows(
-    node: WindowNode, packed: DataFrame, task: EpochTask, target: Target, pane_types: StructType, disorder: int | None
-) -> list[dict[str, Any]]:
-    """Windows of this epoch: workers give runs, Spark makes windows of them, a writer writes."""
-    query = node.query
-    runs = runs_schema([pane_types[f"__ab_k{i}"] for i in range(len(query.keys))], pane_types, query)
-    with_report = StructType([*runs.fields]).add(REPORT, "string")
-    exchanged = packed.repartitionById(packed_workers(task), _WORKER)
-    results = exchanged.mapInArrow(task, with_report)
-    named = results.toDF(*query.keys, *with_report.names[len(query.keys) :])
-    windows = windows_of_runs(named, query, also=(REPORT,))
-    if disorder is not None:
-        windows = windows.repartition(1)
-    writer = _Writer(target, disorder if disorder is None else max(disorder, 0), None if query.counts_rows else WINDOW)
-    return reports(windows.mapInArrow(writer, f"{REPORT} string"))
-
-
-def window_task_settings(node: WindowNode, pane_types: StructType) -> tuple[OperatorFactory, pa.Schema]:
-    """The operator of a windowed aggregate, and the columns of its runs."""
-    query = node.query
-    keys = tuple(f"__ab_k{i}" for i in range(len(query.keys)))
-    schema = runs_schema([pane_types[key] for key in keys], pane_types, query)
-    folds = tuple(state.fold for state in states_of(query))
-    settings = WindowSettings(
-        query.panes.in_panes(), query.panes.size, query.panes.origin, folds, keys, tuple(schema.names)
-    )
-    return partial(WindowOperator, settings), to_arrow_schema(schema, timezone="UTC")
-
-
-def pane_types(node: WindowNode) -> StructType:
-    """The columns of a pane, by a plan over no rows."""
-    query = node.query
-    empty = query.source.sparkSession.createDataFrame([], query.source.schema)
-    keys = [quoted(key).alias(f"__ab_k{i}") for i, key in enumerate(query.keys)]
-    return empty.groupBy(*keys, F.lit(0).cast("bigint").alias(PANE)).agg(*lifts(query)).schema
-
-
 def run_process(packed: DataFrame, task: EpochTask) -> list[dict[str, Any]]:
     """An operator's epoch: the workers write, and report."""
-    return reports(packed.repartitionById(packed_workers(task), _WORKER).mapInArrow(task, f"{REPORT} string"))
+    return reports(packed.repartitionById(packed_workers(task), WORKER).mapInArrow(task, f"{REPORT} string"))
 
 
 def run_combine(node: CombineNode, partial: DataFrame, target: Target) -> list[dict[str, Any]]:
@@ -256,13 +174,13 @@ def run_combine(node: CombineNode, partial: DataFrame, target: Target) -> list[d
     combined = aggregation_tree(partial, node.by, node.sums, node.fan_in).withColumn(REPORT, F.lit(None).cast("string"))
     # In the order of the query, in one file: there are few, and a rerun must give the same bytes.
     ordered = combined.repartition(1).sortWithinPartitions(*(quoted(name) for name in node.by))
-    return reports(ordered.mapInArrow(_Writer(target, None, None), f"{REPORT} string"))
+    return reports(ordered.mapInArrow(Writer(target, None, None), f"{REPORT} string"))
 
 
 def run_side(rows: DataFrame, target: Target) -> list[dict[str, Any]]:
     """Keep the rows that the query could not take."""
     marked = rows.withColumn(REPORT, F.lit(None).cast("string"))
-    return reports(marked.mapInArrow(_Writer(target, None, None), f"{REPORT} string"))
+    return reports(marked.mapInArrow(Writer(target, None, None), f"{REPORT} string"))
 
 
 def packed_workers(task: EpochTask) -> int:
@@ -282,7 +200,7 @@ def reports(result: DataFrame) -> list[dict[str, Any]]:
 
 
 @dataclass(frozen=True)
-class _Writer:
+class Writer:
     """Writes the rows of a task, passes reports on, and adds its own."""
 
     target: Target

@@ -8,15 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
 
 from anabranch.network.nodes import ONLY, CombineNode, ProcessNode, WindowNode
 from anabranch.operators.protocol import Operator, OperatorFactory
-from anabranch.plan import batch as batch_plan
-from anabranch.runtime import jobs
 from anabranch.runtime.controllers import BatchSize, Controller, SplitTuning
 from anabranch.runtime.plan import Step
 from anabranch.runtime.settings import Settings
+from anabranch.runtime.windowing import WindowJob
 from anabranch.windows import Window
 
 SMALLEST_WINDOW, LARGEST_WINDOW = 1 << 16, 1 << 25
@@ -33,9 +31,7 @@ class Recipe:
     factory: OperatorFactory
     schemas: Mapping[str, pa.Schema]
     """of the outputs"""
-    pane_types: StructType | None = None
-    yields: pa.Schema | None = None
-    """of the runs, for windows: Spark makes rows of them"""
+    windows: WindowJob | None = None
 
     def controllers(self, settings: Settings) -> list[Controller]:
         node, name = self.step.node, self.step.name
@@ -53,11 +49,9 @@ def recipe_of(step: Step) -> Recipe:
     """What of this operator is the same in all epochs."""
     node = step.node
     if isinstance(node, WindowNode):
-        types = jobs.pane_types(node)
-        factory, yields = jobs.window_task_settings(node, types)
-        result = to_arrow_schema(node.query.result_like(batch_plan.build).schema, timezone="UTC")
+        job = WindowJob(node)
         fixed: dict[str, Any] = {} if node.batch is None else {"batch": node.batch}
-        return Recipe(step, node.groups, fixed, factory, {ONLY: result}, types, yields)
+        return Recipe(step, node.groups, fixed, job.factory, {ONLY: job.result}, job)
     if isinstance(node, CombineNode):
         return Recipe(step, 1, {}, Operator, {ONLY: to_arrow_schema(node.schema, timezone="UTC")})
     given = {"splitters": node.routing.splitters, "window_bytes": node.routing.window_bytes}

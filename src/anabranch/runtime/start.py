@@ -52,8 +52,8 @@ def start(
         idle: after so long without a row a source no longer holds the watermark back. Without it, it does for ever.
         listeners: hear of every epoch (`JsonLines`, `Prometheus`, or your own).
         name: of the query, in Spark's own status too.
-        store: where decisions and state go, if not into the checkpoint folder: any path or URI that pyarrow can open, or a
-            pyarrow file system and a path in it.
+        store: where decisions and state go, if not into the checkpoint folder: any path or URI that pyarrow can open,
+            or a pyarrow file system and a path in it.
         live: local folder for the live state; a temporary one, the same for all runs of this checkpoint, unless given.
     """
     for each in deliveries:

@@ -1,0 +1,103 @@
+"""The Spark job of a windowed aggregate in an epoch.
+
+    rows ▶ panes (Spark) ▶ splitter ▶ exchange ▶ worker ▶ runs to windows (Spark) ▶ writer
+
+The Columns are made once and used in every epoch: each is a dozen calls into the JVM, and all of them together took a
+third of a small epoch.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from anabranch.io.frames import unpacked
+from anabranch.network.columns import floordiv, quoted
+from anabranch.network.nodes import WindowNode
+from anabranch.operators.protocol import OperatorFactory
+from anabranch.operators.sliding import PANE, ROWS
+from anabranch.operators.windowed import WindowOperator, WindowSettings
+from anabranch.plan import batch as batch_plan
+from anabranch.plan.panes import WINDOW, lifts, run_columns, runs_schema, state_names, states_of
+from anabranch.runtime.jobs import WORKER, Decided, Feed, Writer, group_of, packed_workers, reports
+from anabranch.runtime.outputs import Target
+from anabranch.runtime.worker import REPORT, EpochTask
+from anabranch.split.splitter import PACKED_SCHEMA, ColumnRoute, PaneGate, RowReader, Splitter
+from anabranch.windows.ids import pane_of
+
+PART = "__ab_part"
+"""Which task made a pane of its rows. Workers sort by it: then no exchange changes the order of a pane's pieces."""
+
+_T, _GROUP, _TIMED, _MAX_T = "__ab_t", "__ab_group", "__ab_timed", "__ab_max_t"
+
+
+class WindowJob:
+    """A windowed aggregate, made ready to run epoch after epoch."""
+
+    def __init__(self, node: WindowNode) -> None:
+        query = node.query
+        panes = query.panes
+        self._keys = tuple(f"__ab_k{i}" for i in range(len(query.keys)))
+        keys = [quoted(key).alias(name) for key, name in zip(query.keys, self._keys, strict=True)]
+        self._placed = [F.col("*"), query.time.micros().alias(_T), F.spark_partition_id().cast("bigint").alias(PART)]
+        self._pane = pane_of(F.col(_T), panes.size, panes.origin, floordiv)
+        self._pane_end = (self._pane + 1) * panes.size + panes.origin
+        # By part as well: then a pane's state depends on the rows of one task only, in their order, and sums of floats
+        # come out the same when an epoch runs again. Without it the exchange would decide in which order Spark adds.
+        self._by = [F.col(PART), *keys]
+        self._states = [*lifts(query), F.count(_T).alias(_TIMED), F.max(_T).alias(_MAX_T)]
+        self._travelling = (*self._keys, PANE, ROWS, *state_names(query), PART)
+        group = group_of([F.col(name) for name in self._keys], node.groups).alias(_GROUP)
+        self._selected = [*map(F.col, (*self._travelling, _TIMED, _MAX_T)), group]
+
+        empty = query.source.sparkSession.createDataFrame([], query.source.schema)
+        types = empty.groupBy(*keys, F.lit(0).cast("bigint").alias(PANE)).agg(*lifts(query)).schema
+        runs = runs_schema([types[name] for name in self._keys], types, query)
+        self._runs = StructType([*runs.fields]).add(REPORT, "string")
+        self._names = [*query.keys, *self._runs.names[len(self._keys) :]]
+        self._exploded, self._lowered = run_columns(query, also=(REPORT,))
+        settings = WindowSettings(
+            panes.in_panes(),
+            panes.size,
+            panes.origin,
+            tuple(state.fold for state in states_of(query)),
+            self._keys,
+            tuple(runs.names),
+        )
+        self.factory: OperatorFactory = partial(WindowOperator, settings)
+        self.yields: pa.Schema = to_arrow_schema(runs, timezone="UTC")
+        """of the runs that workers give to Spark"""
+        self.result: pa.Schema = to_arrow_schema(query.result_like(batch_plan.build).schema, timezone="UTC")
+        """of the windows"""
+
+    def packed(self, edge: int, feed: Feed, decided: Decided) -> DataFrame:
+        """Panes, as blocks. Late rows, and those without a time, have no pane id, but are counted."""
+        rows = feed.rows if feed.packed is None else unpacked(feed.rows, feed.packed)
+        pane = self._pane if feed.watermark is None else F.when(self._pane_end > feed.watermark, self._pane)
+        counted = rows.select(*self._placed).groupBy(*self._by, pane.alias(PANE)).agg(*self._states)
+        splitter = Splitter(
+            edge,
+            RowReader(),
+            PaneGate(PANE, ROWS, _TIMED, _MAX_T),
+            ColumnRoute(_GROUP),
+            decided.routing,
+            decided.workers,
+            decided.bytes,
+            self._travelling,
+        )
+        return counted.select(*self._selected).mapInArrow(splitter, PACKED_SCHEMA)
+
+    def run(self, packed: DataFrame, task: EpochTask, target: Target, disorder: int | None) -> list[dict[str, Any]]:
+        """Workers give runs, Spark makes windows of them, a writer writes."""
+        exchanged = packed.repartitionById(packed_workers(task), WORKER)
+        runs = exchanged.mapInArrow(task, self._runs).toDF(*self._names)
+        windows = runs.select(*self._exploded).select(*self._lowered)
+        if disorder is not None:
+            windows = windows.repartition(1)
+        return reports(windows.mapInArrow(Writer(target, disorder, WINDOW), f"{REPORT} string"))
