@@ -9,7 +9,7 @@ STAMP := $(VENV)/.setup-done
 PYTHON ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format chaos bench-windows bench-split bench-epochs experiments soak clean
+.PHONY: help setup demo test test-slow lint format chaos bench-windows bench-split bench-epochs experiments soak clean
 
 help: ## Show this help
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -46,8 +46,11 @@ $(STAMP): pyproject.toml
 demo: setup ## See it work: traffic, three sliding windows at once, and a page in out/
 	@$(BIN)/anabranch demo
 
-test: setup ## Run all tests
-	@$(BIN)/python -m pytest
+test: setup ## Run the tests, but for the slow ones (about ten minutes on two cores)
+	@$(BIN)/python -m pytest -m "not slow"
+
+test-slow: setup ## Run the slow tests: those that start processes of their own
+	@$(BIN)/python -m pytest -m slow
 
 lint: setup ## Check style and types
 	@$(BIN)/ruff check .

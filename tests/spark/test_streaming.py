@@ -392,10 +392,10 @@ def test_what_cannot_feed_further_windows_is_refused(rows: ab.Stream) -> None:
     first = ab.user_aggregate("value", init=int, incr=lambda s, v: v, final=int, merge=lambda a, b: a, returns="bigint")
     for aggregate in (first, ab.top_k("value", 1)):
         with pytest.raises(StreamingError, match=r"(?s)cannot feed a further aggregate.*hint: make it the last"):
-            windows.agg(x=aggregate).window(size="10 s")
+            windows.agg(x=aggregate).window(size="10 s").agg(n=ab.count()).to_df()
     several = rows.windows(("4 s", "2 s"), ("6 s", "2 s")).agg(n=ab.count())
     with pytest.raises(StreamingError, match=r"(?s)several windows at once.*hint: write one query per window length"):
-        several.filter("n > 1")
+        several.filter("n > 1").to_df()
 
 
 def test_replacing_the_time_of_a_stream_is_refused(spark: SparkSession, tmp_path: Path) -> None:

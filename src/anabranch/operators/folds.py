@@ -276,7 +276,8 @@ class UserFold(Fold):
             # None for a piece without rows (see `settle`): not init(), which merge need not leave unchanged.
             spans = zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True)
             panes = [self._run(values[begin:end]) if end > begin else None for begin, end in spans]
-            results = fold_objects(panes, runs.lo, runs.hi, self._merge_known, deepcopy)
+            merged = fold_objects(panes, runs.lo, runs.hi, self._merge_known, deepcopy)
+            results = [self.init() if state is None else state for state in merged]
         return pa.array([self.final(state) for state in results], type=self.returns)
 
     def _merge_known(self, a: Any, b: Any) -> Any:

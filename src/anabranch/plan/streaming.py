@@ -58,7 +58,7 @@ def build_inner(query: Query, observation: Observation | None) -> DataFrame:
     if not query.single:
         raise StreamingError(
             "several windows at once cannot feed a further aggregate on a stream: Spark would need one window column",
-            hint="write one query per window length",
+            hint="write one query per window length, or run it with start()",
         )
     window = query.panes.windows[0]
     source = observe(query, query.source, observation).where(query.time.column.isNotNull())
@@ -135,7 +135,7 @@ def _direct_columns(query: Query, source: DataFrame, window: Window) -> DataFram
         raise StreamingError(
             "a user-defined aggregate or top_k cannot feed a further aggregate on a stream: Spark allows no Python "
             "between two of its stateful aggregations",
-            hint="make it the last aggregate, or run the query over a batch DataFrame",
+            hint="make it the last aggregate, run it with start(), or run the query over a batch DataFrame",
         )
     by = [*keys_of(query), _spark_window(query.time.event, window).alias(_SPARK_WINDOW)]
     return source.groupBy(*by).agg(*direct).select(*keys_of(query), _SPARK_WINDOW, *map(quoted, query.aggregates))
