@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -536,7 +537,9 @@ def test_blocks_as_payloads_of_messages(spark: SparkSession, tmp_path: Path, rep
     folder.mkdir()
     blocks = [pack(batch).to_pybytes() for batch in table.to_batches(max_chunksize=700)]
     for number, part in enumerate((blocks[:2], [*blocks[2:], None])):
-        pq.write_table(pa.table({"value": pa.array(part, pa.binary())}), folder / f"{number}.parquet")
+        file = folder / f"{number}.parquet"
+        pq.write_table(pa.table({"value": pa.array(part, pa.binary())}), file)
+        os.utime(file, (1_000_000_000 + number,) * 2)  # the file source takes files by their time of change
     source = spark.readStream.schema("value binary").option("maxFilesPerTrigger", 1).parquet(str(folder))
     stream = ab.block_stream(source, time="t", watermark="0 s", schema=table.schema, column="value")
     counts, windows = ab.MemorySink(), ab.MemorySink()

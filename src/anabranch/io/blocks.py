@@ -20,7 +20,7 @@ import itertools
 import json
 import os
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -81,6 +81,17 @@ def _schema(head: bytes) -> pa.Schema:
 def _has_dictionary(schema: pa.Schema) -> bool:
     """Whether the stream has more messages than a schema and a record batch."""
     return any("dictionary" in str(kind) for kind in schema.types)
+
+
+def referenced(references: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The blocks, or pieces of them, that rows of (path, block, first, rows) name, as `replay(blocks=True)` has them."""
+    for ref in references.to_pylist():
+        yield read_block(ref["path"], ref["block"], first=ref["first"], rows=ref["rows"])
+
+
+def payloads(column: pa.Array) -> Iterator[pa.RecordBatch]:
+    """The packed blocks of a binary column; null is no block."""
+    return (unpack(value.as_buffer()) for value in column if value.is_valid)
 
 
 def one_batch(table: pa.Table) -> pa.RecordBatch:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from anabranch.io.blocks import read_block, unpack
+from anabranch.io.blocks import payloads, referenced
 from anabranch.network.parts import Packed
 from anabranch.runtime.files import Folder
 
@@ -45,13 +45,8 @@ class _Unpack:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            if self.packed.column is None:
-                for ref in batch.to_pylist():
-                    yield read_block(ref["path"], ref["block"], first=ref["first"], rows=ref["rows"])
-            else:
-                for value in batch.column(self.packed.column):
-                    if value.is_valid:
-                        yield unpack(value.as_buffer())
+            column = self.packed.column
+            yield from referenced(batch) if column is None else payloads(batch.column(column))
 
 
 def unpacked(frame: DataFrame, packed: Packed) -> DataFrame:

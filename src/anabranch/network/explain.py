@@ -28,11 +28,6 @@ def explain_routing(routing: Routing, inputs: Sequence[Input]) -> list[str]:
     return lines
 
 
-def to_splitters(routing: Routing, inputs: Sequence[Input]) -> bool:
-    """Whether physical windows travel to p splitters; else rows are split by the tasks that read them."""
-    return routing.splitters is not None or (not routing.keys and all(_packed(each.part) for each in inputs))
-
-
 def _line(name: str, text: str) -> str:
     return f"{name:12}{text}"
 
@@ -48,7 +43,7 @@ def _how(rule: object) -> str:
 def _splitters(routing: Routing, inputs: Sequence[Input]) -> str:
     if routing.splitters is not None:
         return f"{routing.splitters}, as asked"
-    if to_splitters(routing, inputs):
+    if routing.moves_windows(each.part for each in inputs):
         return f"{TUNED}, equation (6)"
     return "the tasks that read the rows: to move rows first would cost more than it gains"
 
@@ -64,7 +59,7 @@ def _reading(routing: Routing, part: Part) -> str:
         return f"rows of {part.origin.node.kind}, output {part.origin.name}"
     if not _packed(part):
         return "rows"
-    if routing.by_function and not part.steps:
+    if routing.reads_blocks(part):
         return "blocks, read in the splitters: their tuples never are rows"
     why = "a filter or selection comes before the split" if part.steps else "Spark computes the route"
     return f"blocks, unpacked into rows first: {why}"

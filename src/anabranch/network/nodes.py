@@ -5,14 +5,14 @@ A node is a plain value: its inputs, its operator, its outputs. How it runs is i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from pyspark.sql import Column
 from pyspark.sql.types import StructType
 
 from anabranch.network.columns import TimeColumn
-from anabranch.network.parts import Part
+from anabranch.network.parts import Part, Source
 from anabranch.network.query import Query
 from anabranch.operators.protocol import OperatorFactory
 from anabranch.split.splitter import BroadcastFunction, RouteFunction
@@ -47,6 +47,18 @@ class Routing:
     def by_function(self) -> bool:
         """Whether blocks need not become rows: no Column is to be computed by Spark."""
         return not self.keys and not isinstance(self.route, Column) and not isinstance(self.broadcast, Column)
+
+    def reads_blocks(self, part: Part) -> bool:
+        """Whether the blocks of an input are read where they are split: nothing needs them as rows."""
+        packed = isinstance(part.origin, Source) and part.origin.packed is not None
+        return packed and self.by_function and not part.steps
+
+    def moves_windows(self, parts: Iterable[Part]) -> bool:
+        """Whether physical windows travel to p splitters; else rows are split by the tasks that read them.
+
+        To move rows first would cost more than it gains, unless somebody asks for it.
+        """
+        return self.splitters is not None or all(self.reads_blocks(part) for part in parts)
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,6 +13,7 @@ returns is asked for rows.
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -346,12 +347,12 @@ class Windowed:
         return Aggregation(query, stream=self.stream)
 
 
-class Startable:
+class Startable(ABC):
     """What the epoch runtime can run."""
 
+    @abstractmethod
     def _emissions(self) -> tuple[tuple[Node, str], ...]:
         """The outputs, as (operator, name of the output)."""
-        raise NotImplementedError
 
     def to(self, sink: Sink | Mapping[str, Sink]) -> Delivery:
         """Say where the results go; for `anabranch.start`, which takes several."""

@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from anabranch.errors import OperatorError
 from anabranch.operators.state import State
 
 Emitted: TypeAlias = pa.RecordBatch | tuple[str, pa.RecordBatch]
@@ -42,7 +43,10 @@ class Operator:
 
     def process(self, block: pa.RecordBatch, port: int = 0) -> Iterable[Emitted]:
         """Take the rows of an epoch; `port` says which input they came from, where an operator has several."""
-        raise NotImplementedError(f"{type(self).__name__} does not say what to do with a block")
+        raise OperatorError(
+            f"{type(self).__name__} has no process(block), so the rows of its group would be lost",
+            hint="write def process(self, block, port=0), as a generator of record batches",
+        )
 
     def on_watermark(self, t: int) -> Iterable[Emitted]:
         """No row earlier than t will come."""

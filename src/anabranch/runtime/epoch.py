@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from anabranch.io.frames import read_files, unpacked
 from anabranch.io.sinks import Published
 from anabranch.network.columns import floordiv
-from anabranch.network.nodes import ONLY, CombineNode, Input, Node, ProcessNode, WindowNode
+from anabranch.network.nodes import ONLY, CombineNode, Input, ProcessNode, WindowNode
 from anabranch.network.parts import Output, Source
 from anabranch.runtime import jobs
 from anabranch.runtime.outputs import Target
@@ -71,9 +71,9 @@ class Epoch:
     def _stateful(
         self, step: Step, node: WindowNode | ProcessNode, recipe: Recipe, targets: Mapping[str, Target]
     ) -> Outcome:
-        decided = self._decided(step, recipe)
+        decided = self._decided(step)
         edges = tuple(self._edge(node, each) for each in node.inputs)
-        feeds = [self._feed(node, each, edge) for each, edge in zip(node.inputs, edges, strict=True)]
+        feeds = [self._feed(node, each) for each in node.inputs]
         task = self._task(step, recipe, edges, targets)
         if isinstance(node, WindowNode):
             assert recipe.windows is not None
@@ -113,32 +113,30 @@ class Epoch:
         i = self.context.network.index_of(origin)
         return Edge(each.port, time_column, self.standing.latest[i], origin.delay, idle=i in self.plan["idle"])
 
-    def _feed(self, node: WindowNode | ProcessNode, each: Input, edge: Edge) -> jobs.Feed:
+    def _feed(self, node: WindowNode | ProcessNode, each: Input) -> jobs.Feed:
         origin = each.part.origin
         late_before = self.standing.operators[self.context.network.name_of(node)].watermark
         if isinstance(origin, Output):
             return jobs.Feed(each.part.apply(self._staged_frame(origin)), None, late_before)
         rows = self._rows.of(origin)
-        if _direct(node, each):
+        if isinstance(node, ProcessNode) and node.routing.reads_blocks(each.part):
             return jobs.Feed(rows, origin.packed, late_before)
         if origin.packed is not None:
             rows = unpacked(rows, origin.packed)
         return jobs.Feed(each.part.apply(rows), None, late_before)
 
-    def _decided(self, step: Step, recipe: Recipe) -> jobs.Decided:
+    def _decided(self, step: Step) -> jobs.Decided:
         plan = self.plan["operators"][step.name]
         decisions = plan["decisions"]
-        splitters = decisions.get("splitters")
-        if "splitters" not in recipe.fixed and not all(_direct(step.node, each) for each in step.node.inputs):
-            # Rows are split where they are read: to move them first would cost more than it gains.
-            splitters = None
+        node = step.node
+        moved = isinstance(node, ProcessNode) and node.routing.moves_windows(each.part for each in node.inputs)
+        splitters = decisions.get("splitters") if moved else None
         return jobs.Decided(tuple(plan["routing"]), max(plan["routing"]) + 1, splitters, decisions.get("window_bytes"))
 
     def _task(self, step: Step, recipe: Recipe, edges: tuple[Edge, ...], targets: Mapping[str, Target]) -> EpochTask:
         context, plan = self.context, self.plan["operators"][step.name]
         state = self.standing.operators[step.name]
         return EpochTask(
-            query=context.checkpoint.query,
             node=step.name,
             epoch=self.epoch,
             run=context.run,
@@ -241,13 +239,6 @@ class Epoch:
         for step in self.context.network.steps:
             for name in step.node.outputs:
                 self.context.checkpoint.flow.sub(f"{step.name}.{name}", f"epoch={self.epoch}").remove()
-
-
-def _direct(node: Node, each: Input) -> bool:
-    """Whether an input's blocks are read where they are split: nothing needs them as rows."""
-    origin = each.part.origin
-    packed = isinstance(origin, Source) and origin.packed is not None
-    return packed and isinstance(node, ProcessNode) and node.routing.by_function and not each.part.steps
 
 
 def _by_output(workers: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:

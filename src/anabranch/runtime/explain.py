@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from anabranch.network.explain import explain_routing, to_splitters
+from anabranch.network.explain import explain_routing
 from anabranch.network.nodes import CombineNode, ProcessNode
 from anabranch.runtime.controllers import arrival_rate
 from anabranch.runtime.plan import Network, Step
@@ -125,7 +125,7 @@ def _costs(node: ProcessNode, measured: OperatorProgress, history: Sequence[Epoc
         needed = splitters_needed(rate, single, q, b=costs.b)
         lines.append(
             f"splitters (6): {rate:,.0f} tuples/s come, one splitter takes {single:,.0f}: p = {needed}, now {p}"
-            + ("" if to_splitters(node.routing, node.inputs) else " (the tasks that read)")
+            + ("" if node.routing.moves_windows(each.part for each in node.inputs) else " (the tasks that read)")
         )
     if measured.efficiency is not None:
         lines.append(f"efficiency (7), measured: {measured.efficiency:.0%} of all time that splitting took")

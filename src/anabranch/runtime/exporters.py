@@ -20,6 +20,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -57,11 +58,11 @@ def notify(
             LOG.exception("listener %s failed in %s; the stream goes on", type(listener).__name__, method)
 
 
-class _Closing:
+class _Closing(ABC):
     """`with` for what has a `close`."""
 
-    def close(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def close(self) -> None: ...
 
     def __enter__(self) -> Self:
         return self

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import threading
 from collections import deque
@@ -19,8 +18,6 @@ from anabranch.io.replay import backlog
 from anabranch.runtime.epochs import EpochRunner
 from anabranch.runtime.exporters import Listener, notify
 from anabranch.runtime.progress import EpochProgress
-
-LOG = logging.getLogger(__name__)
 
 RECENT = 100
 """Epochs that `recentProgress` remembers."""

@@ -64,7 +64,6 @@ class Edge:
 class EpochTask:
     """All that a worker must know to run an operator in an epoch."""
 
-    query: str
     node: str
     epoch: int
     run: str

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from pyspark import TaskContext
 
 from anabranch.errors import OperatorError
-from anabranch.io.blocks import micros_of, one_batch, pack_in_parts, read_block, unpack
+from anabranch.io.blocks import micros_of, one_batch, pack_in_parts, payloads, referenced
 
 PACKED_SCHEMA = "worker int, grp int, edge int, part int, seq int, block binary"
 _PACKED = pa.schema(
@@ -229,9 +229,7 @@ class BlockReader(Reader):
     column: str
 
     def __call__(self, batches: Iterator[pa.RecordBatch], window_bytes: int) -> Iterator[pa.RecordBatch]:
-        blocks = (
-            unpack(value.as_buffer()) for batch in batches for value in batch.column(self.column) if value.is_valid
-        )
+        blocks = (block for batch in batches for block in payloads(batch.column(self.column)))
         return RowReader()(blocks, window_bytes)
 
 
@@ -239,13 +237,8 @@ class ReferenceReader(Reader):
     """References to blocks in files (`anabranch.io.replay`): read here, so that they never were rows."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch], window_bytes: int) -> Iterator[pa.RecordBatch]:
-        return RowReader()(self._read(batches), window_bytes)
-
-    def _read(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for ref in batch.to_pylist():
-                block = read_block(ref["path"], ref["block"])
-                yield block.slice(ref["first"], ref["rows"])
+        blocks = (block for batch in batches for block in referenced(batch))
+        return RowReader()(blocks, window_bytes)
 
 
 def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
