@@ -84,7 +84,7 @@ def _has_dictionary(schema: pa.Schema) -> bool:
 
 
 def referenced(references: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The blocks, or pieces of them, that rows of (path, block, first, rows) name, as `replay(blocks=True)` has them."""
+    """The blocks, or pieces of them, that rows of (path, block, first, rows) name: what `replay(blocks=True)` gives."""
     for ref in references.to_pylist():
         yield read_block(ref["path"], ref["block"], first=ref["first"], rows=ref["rows"])
 
