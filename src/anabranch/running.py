@@ -140,7 +140,7 @@ def _wait(query: EpochQuery, view: LiveView) -> None:
                     return
         except StreamingQueryException as error:
             raise JobError(
-                f"the query failed: {_cause(error)}",
+                f"the query failed: {cause_of(error)}",
                 hint="mend the cause and run again with the same --checkpoint: no result is lost or comes twice",
             ) from error
 
@@ -166,7 +166,7 @@ def _asked_to_stop() -> Iterator[Callable[[], bool]]:
             signal.signal(each, handler)
 
 
-def _cause(error: StreamingQueryException) -> str:
+def cause_of(error: StreamingQueryException) -> str:
     """The line that says most: Spark's text is a page of stack traces."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     told = [line for line in lines if "Error: " in line or "Exception: " in line]

@@ -38,6 +38,7 @@ OPEN_FILES = 8
 """How many files a process keeps open."""
 
 _PER_MICRO = {"s": (1_000_000, 1), "ms": (1_000, 1), "us": (1, 1), "ns": (1, 1_000)}  # times this, divided by that
+_MICROS = 1_000_000  # of a second
 _PARQUET_UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
 
 
@@ -181,21 +182,23 @@ def blocks_of(path: str | Path, time: str | None = None) -> list[BlockRef]:
 
 
 def check_time(schema: pa.Schema, time: str) -> None:
-    """A time column is a timestamp, or an int64 of microseconds."""
+    """A time column is a timestamp, an int64 of microseconds, or a smaller integer of seconds."""
     if time not in schema.names:
         raise column_not_found(time, schema.names)
     kind = schema.field(time).type
-    if not (pa.types.is_timestamp(kind) or pa.types.is_int64(kind)):
+    if not (pa.types.is_timestamp(kind) or pa.types.is_signed_integer(kind)):
         raise ColumnTypeError(
             f"the time column {time!r} is of type {kind}, whose unit and origin nobody can know",
-            hint="record a timestamp, or an int64 of microseconds since 1970",
+            hint="record a timestamp, an int64 of microseconds since 1970, or an int32 of seconds",
         )
 
 
 def micros_of(times: pa.Array) -> pa.Int64Array:
-    """A time column as microseconds since 1970, rounded down; nulls stay."""
-    if not pa.types.is_timestamp(times.type):
+    """A time column as microseconds since 1970, rounded down; nulls stay. Integers below 64 bits are seconds."""
+    if pa.types.is_int64(times.type):
         return times
+    if pa.types.is_integer(times.type):
+        return pc.multiply(times.cast(pa.int64()), _MICROS)
     multiply, divide = _PER_MICRO[times.type.unit]
     counts = times.cast(pa.int64())
     if multiply > 1:
@@ -283,11 +286,11 @@ class _ParquetFile:
     def times(self, index: int, column: str) -> tuple[int | None, int | None]:
         chunk = self._reader.metadata.row_group(index).column(self._leaf[column])
         statistics = chunk.statistics
-        if statistics is None or not statistics.has_min_max or statistics.physical_type != "INT64":
+        if statistics is None or not statistics.has_min_max or statistics.physical_type not in ("INT32", "INT64"):
             return bounds_of(micros_of(self.read(index, (column,)).column(0)))
         # The unit in the file may differ from that of the Arrow type, so it is taken from the file.
         unit = json.loads(statistics.logical_type.to_json()).get("timeUnit")
-        kind = pa.int64() if unit is None else pa.timestamp(_PARQUET_UNITS[unit])
+        kind = self.schema.field(column).type if unit is None else pa.timestamp(_PARQUET_UNITS[unit])
         raw = pa.array([statistics.min_raw, statistics.max_raw], pa.int64())
         return bounds_of(micros_of(raw.cast(kind)))
 

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from anabranch.errors import ColumnTypeError, InvalidArgumentError, ReplayError
 from anabranch.io.blocks import BlockRef, blocks_of, check_time, micros_of, read_block, schema_of
@@ -101,6 +102,16 @@ class Recording:
             return self.rows
         return self._starts[index] + int(np.searchsorted(self._clock(index), time, side="right"))
 
+    def whole_instants(self, position: int, due: int) -> int:
+        """Where to end instead of at `due`, so that rows of one time stay together: before them, or else after them."""
+        if not position < due < self.rows:
+            return due
+        last = self.time_at(due - 1)
+        if last is None or last != self.time_at(due):
+            return due
+        before = self.first_after(last - 1)
+        return before if before > position else self.first_after(last)
+
     def check_order(self) -> None:
         """Refuse blocks that lie wholly before the one they follow."""
         timed = [block for block in self.blocks if block.min_t is not None]
@@ -171,6 +182,11 @@ def listing(path: Path) -> Listing:
             f"there is no recording at {path}", hint="name an Arrow or Parquet file, or a folder of them"
         )
     return tuple((str(p), s.st_size, s.st_mtime_ns) for p, s in ((p, os.stat(p)) for p in entries))
+
+
+def columns_of(path: str | Path) -> pa.Schema:
+    """The columns of a recording."""
+    return schema_of(listing(Path(path))[0][0])
 
 
 def changed(name: str) -> ReplayError:

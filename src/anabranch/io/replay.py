@@ -55,6 +55,7 @@ class ReplayOptions:
     pace: float | None = None
     rows_per_epoch: int | None = None
     blocks: bool = False
+    whole_instants: bool = False
     start: int | None = None
     partitions: int = DEFAULT_PARTITIONS
 
@@ -80,8 +81,9 @@ class ReplayOptions:
             values: dict[str, Any] = {name: kind(options[name]) for name, kind in kinds.items() if name in options}
         except ValueError as error:
             raise InvalidArgumentError(f"an option is not a number: {error}", hint="see docs/replay.md") from error
-        blocks = options.get("blocks", "false").lower() == "true"
-        return cls(options["path"], options["time"], blocks=blocks, **values)
+        for name in ("blocks", "whole_instants"):
+            values[name] = options.get(name, "false").lower() == "true"
+        return cls(options["path"], options["time"], **values)
 
     def strings(self) -> dict[str, str]:
         """For Spark."""
@@ -89,7 +91,7 @@ class ReplayOptions:
 
     def open(self) -> Recording:
         """The recording, checked."""
-        ordered = self.pace is not None or self.start is not None
+        ordered = self.pace is not None or self.start is not None or self.whole_instants
         recording = Recording(self.path, self.time, times=ordered or self.blocks)
         if ordered:
             recording.check_order()
@@ -105,6 +107,7 @@ def replay(
     pace: float | None = None,
     rows_per_epoch: int | None = None,
     blocks: bool = False,
+    whole_instants: bool = False,
     start: datetime | int | None = None,
     partitions: int | None = None,
 ) -> DataFrame:
@@ -112,7 +115,9 @@ def replay(
 
     `rate` is in rows per second; `pace` is a multiple of the recorded time (1.0 as it was, 60 an hour a minute); with
     neither, rows come as fast as they are taken, `rows_per_epoch` at a time. `start` begins at the first row of that
-    time. `blocks=True` gives references to blocks in the place of rows. The options are checked now, files included.
+    time. `blocks=True` gives references to blocks in the place of rows. With `whole_instants` no epoch ends between two
+    rows of the same time, even if it becomes longer than `rows_per_epoch` for that. The options are checked now, files
+    included.
     """
     conf = spark.conf.get("spark.default.parallelism", None)
     options = ReplayOptions(
@@ -122,6 +127,7 @@ def replay(
         pace=pace,
         rows_per_epoch=rows_per_epoch,
         blocks=blocks,
+        whole_instants=whole_instants,
         start=_micros(start) if isinstance(start, datetime) else start,
         partitions=int(conf or DEFAULT_PARTITIONS) if partitions is None else partitions,
     )
@@ -191,6 +197,8 @@ class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         due = self._recording.rows if self._everything else self._pacer.due(position)
         if isinstance(limit, ReadMaxRows):
             due = min(due, position + limit.max_rows)
+        if self._options.whole_instants:
+            due = self._recording.whole_instants(position, due)
         return self._offset(due)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:

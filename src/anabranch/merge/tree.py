@@ -1,4 +1,4 @@
-"""The aggregation tree: sums per query over all substreams (paper 5, section 4.4).
+"""The aggregation tree: sums (and maxima) per query over all substreams (paper 5, section 4.4).
 
 A query that was broadcast is answered in part by every substream. The parts are summed on a tree: first those of the
 same task, where they are (Spark combines before an exchange), then, with many substreams, those of about sqrt(q)
@@ -26,11 +26,15 @@ def fan_in_of(inputs: int) -> int | None:
     return None if inputs <= FLAT else math.isqrt(inputs - 1) + 1
 
 
-def aggregation_tree(partial: DataFrame, by: Sequence[str], sums: Sequence[str], fan_in: int | None) -> DataFrame:
-    """One row per query: the sums of its partial answers, and columns in the order by..., sums..."""
+def aggregation_tree(
+    partial: DataFrame, by: Sequence[str], sums: Sequence[str], maxima: Sequence[str], fan_in: int | None
+) -> DataFrame:
+    """One row per query: the sums and maxima of its partial answers; columns in the order in which they came."""
     keys = [quoted(name) for name in by]
     totals = [F.sum(quoted(name)).cast(partial.schema[name].dataType).alias(name) for name in sums]
+    totals += [F.max(quoted(name)).alias(name) for name in maxima]
+    kept = [quoted(name) for name in partial.columns if name in {*by, *sums, *maxima}]
     if fan_in is None:
-        return partial.groupBy(*keys).agg(*totals)
+        return partial.groupBy(*keys).agg(*totals).select(*kept)
     branched = partial.withColumn(_BRANCH, F.pmod(F.spark_partition_id(), F.lit(fan_in)))
-    return branched.groupBy(*keys, _BRANCH).agg(*totals).groupBy(*keys).agg(*totals)
+    return branched.groupBy(*keys, _BRANCH).agg(*totals).groupBy(*keys).agg(*totals).select(*kept)

@@ -11,10 +11,20 @@ from enum import Enum
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, LongType, TimestampNTZType, TimestampType
+from pyspark.sql.types import (
+    ByteType,
+    DataType,
+    IntegerType,
+    LongType,
+    ShortType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from anabranch.errors import ColumnTypeError
 
+MICROS = 1_000_000
+"""Of a second."""
 EVENT = "__ab_event"
 """The timestamp that carries the watermark, where the user's time is of another type: Spark takes no other."""
 
@@ -26,11 +36,12 @@ def floordiv(value: Column, by: int) -> Column:
 
 
 class TimeKind(Enum):
-    """The types a time column may have."""
+    """The types a time column may have. A bigint counts microseconds; a smaller integer could not, and counts seconds."""
 
     TIMESTAMP = "timestamp"
     TIMESTAMP_NTZ = "timestamp_ntz"
     LONG = "bigint"
+    SECONDS = "int"
 
     @classmethod
     def of(cls, name: str, kind: DataType) -> TimeKind:
@@ -38,12 +49,13 @@ class TimeKind(Enum):
             (TimestampType, cls.TIMESTAMP),
             (TimestampNTZType, cls.TIMESTAMP_NTZ),
             (LongType, cls.LONG),
+            ((IntegerType, ShortType, ByteType), cls.SECONDS),
         ):
             if isinstance(kind, spark_type):
                 return found
         raise ColumnTypeError(
             f"the time column {name!r} is of type {kind.simpleString()}; windows need a timestamp, or a bigint of "
-            "microseconds since 1970",
+            "microseconds (an int of seconds) since 1970",
             hint=_conversion(name, kind),
         )
 
@@ -67,6 +79,8 @@ class TimeColumn:
     def micros(self) -> Column:
         if self.kind is TimeKind.LONG:
             return self.column
+        if self.kind is TimeKind.SECONDS:
+            return self.column.cast("bigint") * MICROS
         if self.kind is TimeKind.TIMESTAMP:
             return F.unix_micros(self.column)
         # A timestamp without a time zone counts as UTC, as in Spark's `window()`. The difference of two is exact, while
@@ -78,6 +92,8 @@ class TimeColumn:
         """Back to the user's type of time."""
         if self.kind is TimeKind.LONG:
             return micros
+        if self.kind is TimeKind.SECONDS:
+            return floordiv(micros, MICROS).cast("int")
         if self.kind is TimeKind.TIMESTAMP:
             return F.timestamp_micros(micros)
         return F.timestamp_add("MICROSECOND", micros, _ntz_epoch())
@@ -105,6 +121,6 @@ def _conversion(name: str, kind: DataType) -> str:
         return f'convert it first: df.withColumn("{name}", F.to_timestamp("{name}"))'
     if kind.typeName() == "date":
         return f'convert it first: df.withColumn("{name}", F.col("{name}").cast("timestamp"))'
-    if kind.typeName() in ("integer", "double", "float", "short", "decimal"):
+    if kind.typeName() in ("double", "float", "decimal"):
         return f'if it holds seconds: df.withColumn("{name}", F.timestamp_seconds("{name}"))'
     return "name a timestamp or bigint column with time=..."

@@ -121,6 +121,7 @@ class CombineNode:
     inputs: tuple[Input, ...]
     by: tuple[str, ...]
     sums: tuple[str, ...]
+    maxima: tuple[str, ...]
     fan_in: int | None
     schema: StructType
     kind = "combine"
@@ -130,7 +131,8 @@ class CombineNode:
         return (ONLY,)
 
     def describe(self) -> list[str]:
-        return [f"sum of {', '.join(self.sums)} by {', '.join(self.by)}"]
+        what = [f"sum of {name}" for name in self.sums] + [f"max of {name}" for name in self.maxima]
+        return [f"{', '.join(what)} by {', '.join(self.by)}"]
 
 
 Node = WindowNode | ProcessNode | CombineNode

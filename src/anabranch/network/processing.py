@@ -113,19 +113,23 @@ class Processed(Startable):
         *,
         by: str | Sequence[str],
         sums: str | Sequence[str],
+        maxima: str | Sequence[str] = (),
         fan_in: int | None = None,
     ) -> Processed:
-        """Sum the partial answers of all substreams, per query (`by`), on an aggregation tree."""
+        """Sum the partial answers of all substreams, per query (`by`), on an aggregation tree.
+
+        Of the columns `maxima` the largest is taken: the latest of several times, say.
+        """
         source = self.output(output)
-        keys, totals = _names(by), _names(sums)
-        for name in (*keys, *totals):
+        keys, totals, largest = _names(by), _names(sums), _names(maxima)
+        for name in (*keys, *totals, *largest):
             if name not in source.schema.names:
                 raise column_not_found(name, source.schema.names)
         # Combining needs no time; any column does.
         part = Part(Output(self.node, source.name, TimeColumn(keys[0], TimeKind.LONG)))
-        schema = StructType([source.schema[name] for name in (*keys, *totals)])
+        schema = StructType([field for field in source.schema if field.name in {*keys, *totals, *largest}])
         level = fan_in if fan_in is not None else fan_in_of(getattr(self.node, "groups", 1))
-        node = CombineNode((Input(part, TimeColumn(keys[0], TimeKind.LONG)),), keys, totals, level, schema)
+        node = CombineNode((Input(part, TimeColumn(keys[0], TimeKind.LONG)),), keys, totals, largest, level, schema)
         return Processed(node, self.session)
 
     def explain(self) -> str:

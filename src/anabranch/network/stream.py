@@ -27,7 +27,7 @@ from pyspark.sql import functions as F
 from anabranch.aggregates import Aggregate, ColumnLike
 from anabranch.errors import InvalidArgumentError, InvalidWindowError, StreamingError, column_not_found
 from anabranch.io.frames import unpacked
-from anabranch.network.columns import EVENT, TimeColumn, TimeKind, quoted
+from anabranch.network.columns import EVENT, MICROS, TimeColumn, TimeKind, quoted
 from anabranch.network.nodes import ONLY, Input, Node, WindowNode
 from anabranch.network.parts import Output, Packed, Part, Source, Step
 from anabranch.network.query import Query, analysed, resolve
@@ -65,8 +65,8 @@ _numbers = itertools.count(1)
 def stream(source: DataFrame, *, time: str, watermark: Duration | None = None) -> Stream:
     """A stream of rows, each with a time: any DataFrame, streaming or not.
 
-    `time` names a timestamp column (with or without time zone), or a bigint column of microseconds since 1970-01-01
-    UTC. A streaming DataFrame needs a watermark: its own, or the one given here.
+    `time` names a timestamp column (with or without time zone), a bigint column of microseconds since 1970-01-01 UTC,
+    or a smaller integer of seconds. A streaming DataFrame needs a watermark: its own, or the one given here.
     """
     if not isinstance(source, DataFrame):
         raise InvalidArgumentError(f"a stream of {type(source).__name__}", hint="give a Spark DataFrame")
@@ -233,7 +233,7 @@ class Stream:
         if size is not None:
             if slide_rows is not None:
                 raise InvalidWindowError("slide_rows goes with rows, not with size", hint="write slide=...")
-            return Windowed(self, Panes((Window.of_time(size, slide, origin),)))
+            return Windowed(self, self._panes(Window.of_time(size, slide, origin)))
         if slide is not None or origin != 0:
             raise InvalidWindowError("slide and origin go with size, not with rows", hint="write slide_rows=...")
         return Windowed(self, Panes((Window.of_rows(rows or 0, slide_rows),)), rows_per_key=per_key)
@@ -249,7 +249,7 @@ class Stream:
         specs = tuple(Window.of_time(size, slide, origin) for size, slide in sizes)
         if len(set(specs)) < len(specs):
             raise InvalidWindowError("the same window twice", hint="leave one out: each row would come twice")
-        return Windowed(self, Panes(specs))
+        return Windowed(self, self._panes(*specs))
 
     def bad_rows(self) -> DataFrame:
         """The rows that no window can take, with the reason: those without a time."""
@@ -262,6 +262,18 @@ class Stream:
         """The rows as a DataFrame."""
         self._check_planned()
         return self.source.drop(EVENT)
+
+    def _panes(self, *windows: Window) -> Panes:
+        for window in windows:
+            parts = {"size": window.size, "slide": window.slide, "origin": window.origin}
+            fine = [name for name, value in parts.items() if value % MICROS]
+            if self.time.kind is TimeKind.SECONDS and fine:
+                raise InvalidWindowError(
+                    f"the time {self.time.name!r} is an integer of seconds, and the {fine[0]} of the window, "
+                    f"{describe(parts[fine[0]])}, is not: its bounds could not be told in seconds",
+                    hint="take whole seconds, or make the time a timestamp: F.timestamp_seconds(...)",
+                )
+        return Panes(windows)
 
     def _time_changed(self) -> StreamingError:
         return StreamingError(
@@ -564,7 +576,7 @@ def _delay(watermark: Duration) -> str:
 
 def _with_window_time(windows: DataFrame, query: Query) -> DataFrame:
     end = F.col(WINDOW)["end"]
-    if query.time.kind is TimeKind.LONG:
+    if query.time.kind in (TimeKind.LONG, TimeKind.SECONDS):
         return windows.withColumn(WINDOW_TIME, end - 1)
     last = end - F.expr("INTERVAL '0.000001' SECOND")
     return windows.withColumn(WINDOW_TIME, last)

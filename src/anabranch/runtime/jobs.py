@@ -171,7 +171,8 @@ def run_process(packed: DataFrame, task: EpochTask) -> list[dict[str, Any]]:
 
 def run_combine(node: CombineNode, partial: DataFrame, target: Target) -> list[dict[str, Any]]:
     """The aggregation tree over an epoch's partial answers."""
-    combined = aggregation_tree(partial, node.by, node.sums, node.fan_in).withColumn(REPORT, F.lit(None).cast("string"))
+    combined = aggregation_tree(partial, node.by, node.sums, node.maxima, node.fan_in)
+    combined = combined.withColumn(REPORT, F.lit(None).cast("string"))
     # In the order of the query, in one file: there are few, and a rerun must give the same bytes.
     ordered = combined.repartition(1).sortWithinPartitions(*(quoted(name) for name in node.by))
     return reports(ordered.mapInArrow(Writer(target, None, None), f"{REPORT} string"))

@@ -353,7 +353,8 @@ def merge_by_time(blocks: Sequence[pa.RecordBatch], time: str | None) -> pa.Reco
     whole = blocks[0] if len(blocks) == 1 else one_batch(pa.Table.from_batches(blocks))
     if time is None or not whole.num_rows:
         return whole
-    times = np.asarray(micros_of(whole.column(time)))
+    column = whole.column(time)
+    times = np.asarray(column if pa.types.is_integer(column.type) else micros_of(column))
     if (times[1:] >= times[:-1]).all():
         return whole
     # Timsort: it finds the runs that are in order already, and merges them.

@@ -1,0 +1,408 @@
+"""The road as a machine: what one tuple changes, and what is answered to it. Compiled by numba.
+
+A group has some expressways; each has a *slot* in its arrays. A *place* is a segment of a direction of a slot:
+``slot * 200 + way * 100 + seg``; way is the direction. All arrays are items of the operator's state, so what happens here survives.
+
+    cars       a hash table by VID: where a car was last, what it was told, what it has paid
+    visits     segments that a car was told of on earlier trips (mode paper), chained from its entry
+    traffic    per place and minute, the last eight minutes: cars and speeds
+    board      per place, for the minute that runs: LAV, toll, nearest accident. Made anew when a minute begins, because
+               all three hold for whole minutes; so a report costs two look-ups
+    stops      where cars stand; searched only when a car stops, or goes on
+    wrecks     accidents: where, and from which minute to which they are in force
+
+Time never goes back. The two modes (`schema.Mode`) differ where a function takes `paper`, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from anabranch.linearroad.schema import DIRECTIONS, EXIT_LANE, SEGMENTS, Kind
+
+PLACES = DIRECTIONS * SEGMENTS
+"""Of one expressway."""
+MINUTES = 8
+"""Kept of the traffic: the one that runs, five before it, and two to spare: a power of two."""
+MEMORY = 5
+"""Minutes that the LAV looks back."""
+STOPPED = 4
+"""Identical reports that make a car a stopped one."""
+GONE = 60
+"""Seconds without a report after which a car has left; if it reports again, it has come back."""
+AHEAD = 4
+"""Segments downstream in which an accident counts, beside a car's own."""
+BUSY = 50
+"""Cars in a segment above which there is a toll."""
+SLOW = 40
+"""Miles per hour below which there is a toll."""
+OPEN = 2**31 - 1
+"""The last minute of an accident that nobody has left."""
+FULL = 0.6
+"""Share of the hash table above which it grows."""
+POSITION, BALANCE, EXPENDITURE, TRAVEL_TIME = (int(kind) for kind in Kind)
+_HASH = np.uint64(0x9E3779B97F4A7C15)
+
+CAR = np.dtype(
+    [
+        ("low", "u8"),  # segments 0-63 that it was told of on this expressway and direction, a bit each
+        ("high", "u8"),  # segments 64-99
+        ("vid", "i4"),  # plus one: 0 is a free entry
+        ("balance", "i4"),
+        ("toll", "i4"),  # told last, and not yet charged
+        ("told", "i4"),  # when it was last told a toll, plus one; 0: never
+        ("time", "i4"),  # of the last report
+        ("pos", "i4"),
+        ("minute", "i4"),  # of the last report; the speeds that it reported in this segment and minute are summed:
+        ("speeds", "i4"),
+        ("visits", "i4"),  # the last of its visits, plus one; 0: none
+        ("reports", "i2"),
+        ("slot", "i2"),
+        ("seg", "i1"),
+        ("way", "i1"),
+        ("lane", "i1"),
+        ("same", "i1"),  # identical reports in a row, at most one more than STOPPED
+    ],
+    align=True,
+)
+VISIT = np.dtype(
+    [("low", "u8"), ("high", "u8"), ("slot", "i2"), ("way", "i2"), ("before", "i4"), ("toll", "i4")], align=True
+)
+TRAFFIC = np.dtype([("means", "f8"), ("speeds", "i4"), ("reports", "i4"), ("cars", "i4")], align=True)
+BOARD = np.dtype([("lav", "i4"), ("toll", "i4"), ("accident", "i4")], align=True)
+STOP = np.dtype([("pos", "i4"), ("slot", "i2"), ("lane", "i1"), ("way", "i1"), ("cars", "i4"), ("wreck", "i4")])
+WRECK = np.dtype([("place", "i4"), ("since", "i4"), ("until", "i4")])
+CLOCK = np.dtype([("time", "i4"), ("minute", "i4"), ("cars", "i4"), ("visits", "i4"), ("stops", "i4"), ("wrecks", "i4")])
+"""The second and minute that run, and how many entries of each array are in use."""
+
+Records = NDArray[Any]
+
+_compiled = numba.njit(cache=True, nogil=True)
+
+
+# --- cars -----------------------------------------------------------------------------------------------------------
+
+
+@_compiled
+def find(cars: Records, vid: int) -> int:
+    """The entry of a car, or the free one where it would be. The table's length is a power of two."""
+    mask = len(cars) - 1
+    at = np.int64((np.uint64(vid) * _HASH) >> np.uint64(32)) & mask
+    while cars[at].vid != 0 and cars[at].vid != vid + 1:
+        at = (at + 1) & mask
+    return at
+
+
+@_compiled
+def grown(cars: Records, larger: Records) -> None:
+    """Put all cars into a larger, empty table."""
+    for i in range(len(cars)):
+        if cars[i].vid != 0:
+            larger[find(larger, cars[i].vid - 1)] = cars[i]
+
+
+@_compiled
+def _visit(car: Any, visits: Records, slot: int, way: int) -> int:
+    """The car's earlier visit to that expressway and direction, or -1."""
+    at = car.visits - 1
+    while at >= 0 and not (visits[at].slot == slot and visits[at].way == way):
+        at = visits[at].before - 1
+    return at
+
+
+@_compiled
+def _leave(car: Any, visits: Records, clock: Any) -> None:
+    """Remember what the car was told of, and not yet charged, on the expressway and direction where it was."""
+    at = _visit(car, visits, car.slot, car.way)
+    if at < 0:
+        at = clock.visits
+        clock.visits += 1
+        visits[at].slot, visits[at].way, visits[at].before = car.slot, car.way, car.visits
+        car.visits = at + 1
+    visits[at].low, visits[at].high, visits[at].toll = car.low, car.high, car.toll
+
+
+@_compiled
+def _arrive(car: Any, visits: Records, slot: int, way: int) -> None:
+    """Recall what the car was told of when it was there before, and what it has not paid on that expressway."""
+    car.toll = 0
+    for direction in range(DIRECTIONS):
+        at = _visit(car, visits, slot, direction)
+        if at >= 0:
+            car.toll += visits[at].toll
+            visits[at].toll = 0
+    at = _visit(car, visits, slot, way)
+    if at >= 0:
+        car.low, car.high = visits[at].low, visits[at].high
+    else:
+        car.low, car.high = np.uint64(0), np.uint64(0)
+
+
+# --- accidents ------------------------------------------------------------------------------------------------------
+
+
+@_compiled
+def _stop_of(car: Any, stops: Records, clock: Any) -> int:
+    for i in range(clock.stops):
+        stop = stops[i]
+        if stop.pos == car.pos and stop.slot == car.slot and stop.lane == car.lane and stop.way == car.way:
+            return i
+    return -1
+
+
+@_compiled
+def _stands(car: Any, stops: Records, wrecks: Records, clock: Any, paper: bool) -> None:
+    """A car has stopped; with another one at the same place that is an accident, in force from the next minute."""
+    at = _stop_of(car, stops, clock)
+    if at < 0:
+        at = clock.stops
+        clock.stops += 1
+        stop = stops[at]
+        stop.pos, stop.slot, stop.lane, stop.way = car.pos, car.slot, car.lane, car.way
+        stop.cars, stop.wreck = 0, -1
+    stop = stops[at]
+    stop.cars += 1
+    if stop.cars < 2 or stop.wreck >= 0:
+        return
+    place = car.slot * PLACES + car.way * SEGMENTS + car.seg
+    if not paper:  # one for each segment in the whole run, unless it was over before it came into force
+        for i in range(clock.wrecks):
+            if wrecks[i].place == place and wrecks[i].until >= wrecks[i].since:
+                return
+    wreck = wrecks[clock.wrecks]
+    wreck.place, wreck.since, wreck.until = place, clock.minute + 1, OPEN
+    stop.wreck = clock.wrecks
+    clock.wrecks += 1
+
+
+@_compiled
+def _goes_on(car: Any, stops: Records, wrecks: Records, clock: Any, paper: bool) -> None:
+    """A car that stood reports from elsewhere: that ends the accident."""
+    at = _stop_of(car, stops, clock)
+    stop = stops[at]
+    if stop.wreck >= 0:
+        wrecks[stop.wreck].until = car.minute + 1 if paper else clock.minute
+        stop.wreck = -1
+    stop.cars -= 1
+    if stop.cars == 0:
+        clock.stops -= 1
+        stops[at] = stops[clock.stops]
+
+
+# --- minutes --------------------------------------------------------------------------------------------------------
+
+
+@_compiled
+def _speed(traffic: Records, place: int, minute: int, paper: bool) -> float:
+    """LAV: latest average velocity, over the five minutes before. Without data -1 (paper) or 0."""
+    total, count = 0.0, 0
+    for before in range(max(1, minute - MEMORY), minute):
+        seen = traffic[place * MINUTES + before % MINUTES]
+        if paper and seen.cars > 0:
+            total += seen.means / seen.cars
+            count += 1
+        elif not paper:
+            total += seen.speeds
+            count += seen.reports
+    if count == 0:
+        return -1.0 if paper else 0.0
+    # flat-lav rounds half up before it compares; paper compares as it is, and truncates for the output.
+    return total / count if paper else np.floor((2.0 * total + count) / (2.0 * count))
+
+
+@_compiled
+def _begin_minute(traffic: Records, board: Records, wrecks: Records, clock: Any, minute: int, paper: bool) -> None:
+    """Make the board for a minute: what is told in it is known when it begins."""
+    places = len(board)
+    for missed in range(max(clock.minute + 1, minute - MINUTES + 1), minute + 1):
+        for place in range(places):
+            seen = traffic[place * MINUTES + missed % MINUTES]
+            seen.means, seen.speeds, seen.reports, seen.cars = 0.0, 0, 0, 0
+    clock.minute = minute
+    for place in range(places):
+        lav = _speed(traffic, place, minute, paper)
+        cars = traffic[place * MINUTES + (minute - 1) % MINUTES].cars if minute > 1 else 0
+        told = board[place]
+        told.lav, told.accident, told.toll = int(lav), -1, 0
+        if lav < SLOW and cars > BUSY:
+            told.toll = 2 * (cars - BUSY) ** 2
+    for i in range(clock.wrecks):
+        if wrecks[i].since <= minute <= wrecks[i].until:
+            _warn(board, wrecks[i].place)
+
+
+@_compiled
+def _warn(board: Records, place: int) -> None:
+    """An accident is told of in its segment and in the four before it, unless there is a nearer one; no toll there."""
+    seg, way = place % SEGMENTS, place // SEGMENTS % DIRECTIONS
+    upstream = 1 if way == 1 else -1
+    for distance in range(AHEAD + 1):
+        at = seg + upstream * distance
+        if 0 <= at < SEGMENTS:
+            told = board[place - seg + at]
+            told.toll = 0
+            if told.accident < 0 or abs(told.accident - at) > distance:
+                told.accident = seg
+
+
+# --- reports --------------------------------------------------------------------------------------------------------
+
+
+@_compiled
+def _count(car: Any, traffic: Records, place: int, minute: int, speed: int, fresh: bool) -> None:
+    """Add a report to the traffic of its segment and minute. `fresh`: the car's first one there."""
+    seen = traffic[place * MINUTES + minute % MINUTES]
+    seen.speeds += speed
+    seen.reports += 1
+    if fresh:
+        seen.cars += 1
+        car.speeds, car.reports = 0, 0
+    else:
+        seen.means -= car.speeds / car.reports
+    car.speeds += speed
+    car.reports += 1
+    seen.means += car.speeds / car.reports
+
+
+@_compiled
+def _told_before(car: Any, seg: int) -> bool:
+    """Whether the car was told of that segment before; from now on it was."""
+    bit = np.uint64(1) << np.uint64(seg % 64)
+    if seg < 64:
+        before = car.low & bit
+        car.low |= bit
+    else:
+        before = car.high & bit
+        car.high |= bit
+    return before != np.uint64(0)
+
+
+@_compiled
+def report(
+    car: Any, visits: Records, traffic: Records, board: Records, stops: Records, wrecks: Records, clock: Any,
+    slot: int, way: int, seg: int, lane: int, pos: int, speed: int, paper: bool,
+) -> bool:  # fmt: skip
+    """A car's position report. True: the car is to be told what the board says of its segment."""
+    time, minute = clock.time, clock.minute
+    trip = car.time < 0 or time - car.time > GONE or car.slot != slot
+    moved = trip or car.way != way
+    entered = moved or car.seg != seg
+    place = slot * PLACES + way * SEGMENTS + seg
+
+    still = not paper or speed == 0
+    stands = still and not moved and car.pos == pos and car.lane == lane
+    if car.same >= STOPPED and not stands:
+        _goes_on(car, stops, wrecks, clock, paper)
+    if paper and moved:
+        if car.time >= 0:
+            _leave(car, visits, clock)
+        _arrive(car, visits, slot, way)
+    if entered and not paper:  # charged by the next segment; dropped by a car that has left
+        if not trip:
+            car.balance += car.toll
+        car.toll = 0
+    fresh = entered or car.minute != minute
+    car.same = min(car.same + 1, STOPPED + 1) if stands else int(still)
+    car.time, car.minute, car.slot, car.seg, car.way, car.lane, car.pos = time, minute, slot, seg, way, lane, pos
+    if car.same == STOPPED:
+        _stands(car, stops, wrecks, clock, paper)
+    _count(car, traffic, place, minute, speed, fresh)
+    if not entered or lane == EXIT_LANE or (paper and _told_before(car, seg)):
+        return False
+    if paper:  # charged when the car is next told a toll, on this trip or a later one
+        car.balance += car.toll
+    car.toll, car.told = board[place].toll, time + 1
+    return True
+
+
+# --- a block --------------------------------------------------------------------------------------------------------
+
+
+@_compiled
+def drive(
+    first: int, block: tuple[Any, ...], slots: int, groups: int, group: int, paper: bool,
+    cars: Records, visits: Records, traffic: Records, board: Records, stops: Records, wrecks: Records, clocks: Records,
+    tolls: Any, alerts: Any, balances: Any, asked: Any, rejected: Any, counts: Any,
+) -> int:  # fmt: skip
+    """Run the tuples of a block from `first` on. Returns the number of tuples done: fewer than all if an array is full.
+
+    `counts` says how many rows each of the outputs has, in the order of the arguments, and how many balance queries of
+    the running second wait: they are answered when the second is over, after all its reports.
+    """
+    kinds, times, vids, speeds, xways, lanes, ways, segs, positions, qids = block
+    clock = clocks[0]
+    most_cars = int(FULL * len(cars))
+    n = len(kinds)
+    for i in range(first, n):
+        time = times[i]
+        if time < 0:
+            rejected[counts[4]] = i
+            counts[4] += 1
+            continue
+        if time > clock.time:
+            _answer(clock.time, vids, qids, cars, groups, group, paper, balances, asked, counts)
+            clock.time = time
+            if time // 60 + 1 > clock.minute:
+                _begin_minute(traffic, board, wrecks, clock, time // 60 + 1, paper)
+        kind = kinds[i]
+        if kind == POSITION:
+            slot, way, seg, lane = xways[i] // groups, ways[i], segs[i], lanes[i]
+            right = 0 <= way < DIRECTIONS and 0 <= seg < SEGMENTS and xways[i] >= 0 and vids[i] >= 0
+            if not right:
+                rejected[counts[4]] = i
+                counts[4] += 1
+                continue
+            full = clock.cars >= most_cars or clock.visits >= len(visits)
+            if full or clock.stops >= len(stops) or clock.wrecks >= len(wrecks) or slot >= slots:
+                return i
+            car = cars[find(cars, vids[i])]
+            if car.vid == 0:
+                car.vid, car.time = vids[i] + 1, -1
+                clock.cars += 1
+            if report(car, visits, traffic, board, stops, wrecks, clock,
+                      slot, way, seg, lane, positions[i], speeds[i], paper):  # fmt: skip
+                told = board[slot * PLACES + way * SEGMENTS + seg]
+                at = counts[0]
+                tolls[0, at], tolls[1, at], tolls[2, at], tolls[3, at] = vids[i], time, told.lav, told.toll
+                counts[0] += 1
+                if told.accident >= 0:
+                    at = counts[1]
+                    alerts[0, at], alerts[1, at], alerts[2, at] = time, xways[i], told.accident
+                    alerts[3, at], alerts[4, at] = way, vids[i]
+                    counts[1] += 1
+        elif kind == BALANCE:
+            asked[counts[3]] = i
+            counts[3] += 1
+        elif kind != EXPENDITURE and kind != TRAVEL_TIME:
+            rejected[counts[4]] = i
+            counts[4] += 1
+    _answer(clock.time, vids, qids, cars, groups, group, paper, balances, asked, counts)
+    return n
+
+
+@_compiled
+def _answer(
+    time: int, vids: Any, qids: Any, cars: Records, groups: int, group: int, paper: bool,
+    balances: Any, asked: Any, counts: Any,
+) -> None:  # fmt: skip
+    """Answer the balance queries of a second that is over: the part of this group.
+
+    A group that does not know the car has nothing to add to the sum and says nothing; but one group, chosen by the
+    query's number, always speaks, so that every query has an answer.
+    """
+    for k in range(counts[3]):
+        i = asked[k]
+        car = cars[find(cars, vids[i])]
+        if car.vid == 0 and qids[i] % groups != group:
+            continue
+        at = counts[2]
+        known = car.vid != 0
+        balances[0, at], balances[1, at] = time, qids[i]
+        balances[2, at] = car.told - 1 if paper and known and car.told > 0 else (-1 if paper else time)
+        balances[3, at] = car.balance if known else 0
+        counts[2] += 1
+    counts[3] = 0

@@ -1,0 +1,158 @@
+"""The operator: the expressways of one group, block by block.
+
+Everything that must survive is in the arrays of the state, which the kernel changes in place. What is done here is to
+hand it whole columns, to make room where an array is full, and to wrap what it answers as record batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from anabranch.linearroad import kernel
+from anabranch.linearroad.lookups import Expenditures, TravelTimes
+from anabranch.linearroad.schema import INPUT, Kind, Mode
+from anabranch.operators.protocol import Emitted, Operator
+from anabranch.operators.state import State
+
+FIRST_CARS = 4_096
+"""Entries of a new table of cars; it doubles."""
+_DRIVEN = ("Type", "Time", "VID", "Spd", "XWay", "Lane", "Dir", "Seg", "Pos", "QID")
+_OUTPUTS = 5
+"""Counters of the kernel: tolls, alerts, balances, queries that wait, rejected."""
+
+REASON = "Reason"
+_REJECTED = "no position report or query that Linear Road knows: a number is out of its range"
+
+
+@dataclass(frozen=True)
+class Road:
+    """What every group must know. Called, it makes the operator of a group."""
+
+    mode: Mode
+    expressways: int
+    groups: int
+    history: str | None = None
+    segment_history: str | None = None
+
+    def __call__(self) -> Expressways:
+        return Expressways(self)
+
+
+class Expressways(Operator):
+    """Expressways g, g + q, g + 2q, ... of group g of q."""
+
+    def __init__(self, road: Road) -> None:
+        self.road = road
+
+    def open(self, state: State) -> None:
+        road = self.road
+        self._state = state
+        self._slots = -(-(road.expressways - self.group) // road.groups)
+        self._cars = state.array("cars", kernel.CAR, FIRST_CARS)
+        self._visits = state.array("visits", kernel.VISIT, 256)
+        self._stops = state.array("stops", kernel.STOP, 64)
+        self._wrecks = state.array("wrecks", kernel.WRECK, 64)
+        self._traffic = state.array("traffic", kernel.TRAFFIC, self._slots * kernel.PLACES * kernel.MINUTES)
+        self._board = state.array("board", kernel.BOARD, self._slots * kernel.PLACES)
+        self._slots = len(self._board) // kernel.PLACES
+        self._clock = state.array("clock", kernel.CLOCK, 1)
+        if self._clock["minute"][0] == 0:
+            self._clock["time"] = -1
+        self._expenditures = Expenditures.load(road.history, self.group, road.groups)
+        self._travel_times = TravelTimes.load(road.segment_history, self.group, road.groups)
+
+    def process(self, block: pa.RecordBatch, port: int = 0) -> Iterator[Emitted]:
+        columns = {name: _numbers(block, name) for name in INPUT.names}
+        yield from self._drive(block, columns)
+        kinds = columns["Type"]
+        yield from self._expenditure(columns, np.flatnonzero(kinds == Kind.EXPENDITURE))
+        yield from self._travel_time(columns, np.flatnonzero(kinds == Kind.TRAVEL_TIME))
+
+    # --- reports and balances ---------------------------------------------------------------------------------------
+
+    def _drive(self, block: pa.RecordBatch, columns: dict[str, NDArray[Any]]) -> Iterator[Emitted]:
+        n = block.num_rows
+        kinds = columns["Type"]
+        asked = np.empty(int((kinds == Kind.BALANCE).sum()), np.int64)
+        tolls, alerts = np.empty((4, n), np.int32), np.empty((5, n), np.int32)
+        balances = np.empty((4, len(asked)), np.int32)
+        rejected, counts = np.empty(n, np.int64), np.zeros(_OUTPUTS, np.int64)
+        driven = tuple(columns[name] for name in _DRIVEN)
+        done = 0
+        while done < n:
+            done = kernel.drive(
+                done, driven, self._slots, self.road.groups, self.group, self.road.mode is Mode.PAPER,
+                self._cars, self._visits, self._traffic, self._board, self._stops, self._wrecks, self._clock,
+                tolls, alerts, balances, asked, rejected, counts,
+            )  # fmt: skip
+            if done < n:
+                self._make_room(int(columns["XWay"][done]))
+        vid, time, lav, toll = tolls[:, : counts[0]]
+        yield from _rows("toll", VID=vid, Time=time, Emit=time, LAV=lav, Toll=toll)
+        time, xway, seg, way, vid = alerts[:, : counts[1]]
+        yield from _rows("accident", Time=time, Emit=time, XWay=xway, Seg=seg, Dir=way, VID=vid)
+        time, qid, result, balance = balances[:, : counts[2]]
+        yield from _rows("balance", Time=time, Emit=time, QID=qid, ResultTime=result, Balance=balance)
+        if counts[4]:
+            bad = block.take(pa.array(rejected[: counts[4]])).cast(INPUT)
+            yield "rejected", bad.append_column(REASON, pa.array([_REJECTED] * bad.num_rows))
+
+    def _make_room(self, xway: int) -> None:
+        """One of the arrays is full: all that are nearly so grow."""
+        state, clock = self._state, self._clock[0]
+        if clock["cars"] >= int(kernel.FULL * len(self._cars)):
+            before = self._cars.copy()
+            self._cars = state.resize("cars", 2 * len(before))
+            self._cars.view(np.uint8)[:] = 0
+            kernel.grown(before, self._cars)
+        if clock["visits"] >= len(self._visits):
+            self._visits = state.resize("visits", 2 * len(self._visits))
+        if clock["stops"] >= len(self._stops):
+            self._stops = state.resize("stops", 2 * len(self._stops))
+        if clock["wrecks"] >= len(self._wrecks):
+            self._wrecks = state.resize("wrecks", 2 * len(self._wrecks))
+        if xway // self.road.groups >= self._slots:
+            self._slots = xway // self.road.groups + 1
+            self._traffic = state.resize("traffic", self._slots * kernel.PLACES * kernel.MINUTES)
+            self._board = state.resize("board", self._slots * kernel.PLACES)
+
+    # --- the past ---------------------------------------------------------------------------------------------------
+
+    def _expenditure(self, columns: dict[str, NDArray[Any]], asked: NDArray[np.int64]) -> Iterator[Emitted]:
+        xway, vid, day, time, qid = _chosen(columns, asked, "XWay", "VID", "Day", "Time", "QID")
+        known, tolls = self._expenditures.of(xway, vid, day)
+        yield from _rows("expenditure", Time=time[known], Emit=time[known], QID=qid[known], Expenditure=tolls)
+
+    def _travel_time(self, columns: dict[str, NDArray[Any]], asked: NDArray[np.int64]) -> Iterator[Emitted]:
+        xway, start, end, weekday, minute, time, qid = _chosen(
+            columns, asked, "XWay", "Sinit", "Send", "DOW", "TOD", "Time", "QID"
+        )
+        known, seconds, tolls = self._travel_times.of(xway, start, end, weekday, minute)
+        time, qid = time[known], qid[known]
+        yield from _rows("traveltime", Time=time, Emit=time, QID=qid, TravelTime=seconds, Toll=tolls)
+
+
+def _numbers(block: pa.RecordBatch, name: str) -> NDArray[Any]:
+    """A column as the kernel was compiled for it; a missing number is -1, as everywhere in Linear Road."""
+    column, kind = block.column(name), INPUT.field(name).type
+    if column.null_count:
+        column = column.fill_null(-1)
+    array = np.asarray(column.cast(kind).to_numpy())
+    array.flags.writeable = False
+    return array
+
+
+def _chosen(columns: dict[str, NDArray[Any]], rows: NDArray[np.int64], *names: str) -> list[NDArray[np.int64]]:
+    return [columns[name][rows].astype(np.int64) for name in names]
+
+
+def _rows(output: str, **columns: NDArray[Any]) -> Iterator[Emitted]:
+    arrays = [pa.array(values.astype(np.int32, copy=False)) for values in columns.values()]
+    if len(arrays[0]):
+        yield output, pa.RecordBatch.from_arrays(arrays, names=list(columns))

@@ -1,0 +1,90 @@
+"""The query network of Linear Road, on the public API of Anabranch: what a user would write.
+
+    reports and queries ──▶ split by expressway ──▶ Expressways ──▶ toll, accident, expenditure, traveltime, rejected
+                            balance queries to all              └─▶ parts of balances ──▶ combine ──▶ balance
+
+The split is parasplit (paper 5): a tuple goes to the group of its expressway, a balance query to all of them, since a
+car has paid on any; the parts are summed on the aggregation tree. Nothing is left out.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyspark.sql import SparkSession
+
+import anabranch as ab
+from anabranch.errors import InvalidArgumentError
+from anabranch.io.recording import columns_of
+from anabranch.linearroad.operator import REASON, Road
+from anabranch.linearroad.schema import ANSWERS, INPUT, Kind
+from anabranch.network.stream import Stream
+from anabranch.runtime.deliveries import Delivery
+
+REJECTED = "rejected"
+"""The output for tuples that are neither reports nor queries; they are kept."""
+
+_SPARK_TYPES = {pa.int8(): "tinyint", pa.int16(): "smallint", pa.int32(): "int"}
+_OUTPUTS = {
+    **ANSWERS,
+    REJECTED: ", ".join(f"{field.name} {_SPARK_TYPES[field.type]}" for field in INPUT) + f", {REASON} string",
+}
+
+
+def group_of_expressway(block: pa.RecordBatch, q: int) -> NDArray[np.int64]:
+    """The route: the group of a tuple's expressway. What has none goes to group 0, which rejects it, counted."""
+    xway = block.column("XWay").fill_null(0).to_numpy(zero_copy_only=False)
+    return np.maximum(xway, 0) % q
+
+
+def is_balance_query(block: pa.RecordBatch) -> NDArray[np.bool_]:
+    """The broadcast: only all expressways together know what a car has paid."""
+    kinds: NDArray[np.int8] = block.column("Type").fill_null(-1).to_numpy(zero_copy_only=False)
+    return kinds == Kind.BALANCE
+
+
+def recorded(
+    spark: SparkSession,
+    path: str | Path,
+    *,
+    pace: float | None = None,
+    rows_per_epoch: int | None = None,
+    start: int | None = None,
+) -> Stream:
+    """Recorded tuples as a stream: Parquet or Arrow files with the columns `schema.INPUT`, sorted by Time.
+
+    `start` is a second of the simulation. An epoch has whole seconds only, since a balance is asked for after all
+    reports of its second.
+    """
+    schema = columns_of(path)
+    missing = [name for name in INPUT.names if name not in schema.names]
+    if missing:
+        raise InvalidArgumentError(
+            f"{path} has no column {missing[0]}, so it is no input of Linear Road",
+            hint=f"it needs {', '.join(INPUT.names)}",
+        )
+    source = ab.replay(
+        spark,
+        path,
+        time="Time",
+        pace=pace,
+        rows_per_epoch=rows_per_epoch,
+        start=None if start is None else start * 1_000_000,
+        blocks=True,
+        whole_instants=True,
+    )
+    return ab.block_stream(source, time="Time", watermark="0 seconds", schema=schema)
+
+
+def linear_road(reports: Stream, road: Road, output: str | Path, *, splitters: int | None = None) -> list[Delivery]:
+    """All answers of Linear Road, a folder for each kind; give them to `anabranch.start`."""
+    lanes = reports.split(
+        road.groups, route=group_of_expressway, broadcast=is_balance_query, splitters=splitters
+    )
+    answers = lanes.process(road, outputs=_OUTPUTS)
+    balance = answers.combine("balance", by=("Time", "Emit", "QID"), sums="Balance", maxima="ResultTime")
+    direct = {name: ab.FileSink(Path(output, name)) for name in _OUTPUTS if name != "balance"}
+    return [answers.to(direct), balance.to(ab.FileSink(Path(output, "balance")))]
