@@ -10,6 +10,7 @@ from rich.console import Console
 
 from anabranch._version import __version__
 from anabranch.errors import AnabranchError
+from anabranch.linearroad.cli import app as linear_road_app
 
 app = typer.Typer(
     name="anabranch",
@@ -21,6 +22,7 @@ app = typer.Typer(
 )
 bench_app = typer.Typer(help="Side by side with Spark: one run, the same data, ratios.", no_args_is_help=True)
 app.add_typer(bench_app, name="bench")
+app.add_typer(linear_road_app, name="linearroad")
 
 
 def main() -> None:

@@ -91,6 +91,10 @@ class JavaNotFoundError(AnabranchError):
     """No Java that Spark can run on."""
 
 
+class MissingDependencyError(AnabranchError, ImportError):
+    """An optional package that is not installed."""
+
+
 def column_not_found(name: str, columns: Iterable[str]) -> ColumnNotFoundError:
     """The error for an unknown column, with the names that look like it."""
     known = list(columns)

@@ -42,6 +42,7 @@ class Published:
     files: tuple[str, ...]
     schema: pa.Schema
     session: SparkSession
+    rows: int
 
     def table(self) -> pa.Table:
         """The rows, on the driver."""

@@ -61,7 +61,7 @@ def run(
     spark = session(master, app_name="anabranch linearroad")
     reports = recorded(spark, input, rows_per_epoch=rows_per_epoch)
     began = time.perf_counter()
-    with _progress(console) as progress:
+    with progress_bar(console, "tuples") as progress:
         bar = _Bar(progress, tuples)
         query = ab.start(
             *linear_road(reports, road, output),
@@ -124,12 +124,13 @@ class _Bar:
         pass
 
 
-def _progress(console: Console) -> Progress:
+def progress_bar(console: Console, unit: str) -> Progress:
+    """A bar that counts in that unit."""
     return Progress(
         TextColumn("[bold]{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("tuples"),
+        TextColumn(unit),
         TimeRemainingColumn(),
         console=console,
     )

@@ -8,7 +8,7 @@ A group has some expressways; each has a *slot* in its arrays. A *place* is a se
     traffic    per place and minute, the last eight minutes: cars and speeds
     board      per place, for the minute that runs: LAV, toll, nearest accident. Made anew when a minute begins, because
                all three hold for whole minutes; so a report costs two look-ups
-    stops      where cars stand; searched only when a car stops, or goes on
+    stops      cars that stand, in the order in which they stopped; searched only when a car stops, or goes on
     wrecks     accidents: where, and from which minute to which they are in force
 
 Time never goes back. The two modes (`schema.Mode`) differ where a function takes `paper`, and nowhere else.
@@ -74,9 +74,15 @@ VISIT = np.dtype(
 )
 TRAFFIC = np.dtype([("means", "f8"), ("speeds", "i4"), ("reports", "i4"), ("cars", "i4")], align=True)
 BOARD = np.dtype([("lav", "i4"), ("toll", "i4"), ("accident", "i4")], align=True)
-STOP = np.dtype([("pos", "i4"), ("slot", "i2"), ("lane", "i1"), ("way", "i1"), ("cars", "i4"), ("wreck", "i4")])
+STOP = np.dtype(
+    [("vid", "i4"), ("pos", "i4"), ("slot", "i2"), ("lane", "i1"), ("way", "i1"),
+     ("wreck", "i4"),  # the accident that it is in, or -1
+     ("ended", "i4"), ("closed", "i4")]  # the accident that it was the last in, and when that ended
+)  # fmt: skip
 WRECK = np.dtype([("place", "i4"), ("since", "i4"), ("until", "i4")])
-CLOCK = np.dtype([("time", "i4"), ("minute", "i4"), ("cars", "i4"), ("visits", "i4"), ("stops", "i4"), ("wrecks", "i4")])
+CLOCK = np.dtype(
+    [("time", "i4"), ("minute", "i4"), ("cars", "i4"), ("visits", "i4"), ("stops", "i4"), ("wrecks", "i4")]
+)
 """The second and minute that run, and how many entries of each array are in use."""
 
 Records = NDArray[Any]
@@ -146,51 +152,78 @@ def _arrive(car: Any, visits: Records, slot: int, way: int) -> None:
 
 
 @_compiled
-def _stop_of(car: Any, stops: Records, clock: Any) -> int:
-    for i in range(clock.stops):
-        stop = stops[i]
-        if stop.pos == car.pos and stop.slot == car.slot and stop.lane == car.lane and stop.way == car.way:
-            return i
-    return -1
+def _together(stop: Any, car: Any) -> bool:
+    """Whether a car stands where another does."""
+    return bool(stop.pos == car.pos and stop.lane == car.lane and stop.way == car.way and stop.slot == car.slot)
 
 
 @_compiled
 def _stands(car: Any, stops: Records, wrecks: Records, clock: Any, paper: bool) -> None:
-    """A car has stopped; with another one at the same place that is an accident, in force from the next minute."""
-    at = _stop_of(car, stops, clock)
-    if at < 0:
-        at = clock.stops
-        clock.stops += 1
-        stop = stops[at]
-        stop.pos, stop.slot, stop.lane, stop.way = car.pos, car.slot, car.lane, car.way
-        stop.cars, stop.wreck = 0, -1
-    stop = stops[at]
-    stop.cars += 1
-    if stop.cars < 2 or stop.wreck >= 0:
+    """A car has stopped. With another one at the same place that is an accident, in force from the next minute.
+
+    paper: further cars join it. flat-lav: they do not, and a segment has one accident in the whole run.
+    """
+    others, partner = 0, -1
+    for i in range(clock.stops - 1, -1, -1):
+        if _together(stops[i], car):
+            others, partner = others + 1, i
+    stop = stops[clock.stops]
+    clock.stops += 1
+    stop.vid, stop.pos, stop.lane, stop.way, stop.slot = car.vid, car.pos, car.lane, car.way, car.slot
+    stop.wreck, stop.ended, stop.closed = -1, -1, -1
+    if others == 0 or (others > 1 and not paper):
+        return
+    if stops[partner].wreck >= 0:
+        stop.wreck = stops[partner].wreck
         return
     place = car.slot * PLACES + car.way * SEGMENTS + car.seg
-    if not paper:  # one for each segment in the whole run, unless it was over before it came into force
+    if not paper:
         for i in range(clock.wrecks):
-            if wrecks[i].place == place and wrecks[i].until >= wrecks[i].since:
+            if wrecks[i].place == place:
                 return
     wreck = wrecks[clock.wrecks]
     wreck.place, wreck.since, wreck.until = place, clock.minute + 1, OPEN
-    stop.wreck = clock.wrecks
+    stop.wreck = stops[partner].wreck = clock.wrecks
     clock.wrecks += 1
 
 
 @_compiled
-def _goes_on(car: Any, stops: Records, wrecks: Records, clock: Any, paper: bool) -> None:
-    """A car that stood reports from elsewhere: that ends the accident."""
-    at = _stop_of(car, stops, clock)
-    stop = stops[at]
-    if stop.wreck >= 0:
-        wrecks[stop.wreck].until = car.minute + 1 if paper else clock.minute
-        stop.wreck = -1
-    stop.cars -= 1
-    if stop.cars == 0:
-        clock.stops -= 1
-        stops[at] = stops[clock.stops]
+def _goes_on(car: Any, cars: Records, stops: Records, wrecks: Records, clock: Any, paper: bool) -> None:
+    """A car that stood reports from elsewhere: that ends the accident it was in.
+
+    paper: unless two others still stand there; and it is in force through the minute after the last report of two cars
+    that stood. A car with no fifth report was never a stopped one.
+    """
+    at = 0
+    while stops[at].vid != car.vid:
+        at += 1
+    wreck = stops[at].wreck
+    clock.stops -= 1
+    for i in range(at, clock.stops):  # in the order in which they stopped
+        stops[i] = stops[i + 1]
+    if wreck < 0:
+        return
+    left, other = 0, -1
+    for i in range(clock.stops):
+        if stops[i].wreck == wreck:
+            left, other = left + 1, i
+    if not paper or car.same == STOPPED:
+        wrecks[wreck].until = clock.minute
+    elif left == 1:
+        wrecks[wreck].until = max(car.minute, cars[find(cars, stops[other].vid - 1)].minute) + 1
+        stops[other].ended, stops[other].closed = wreck, clock.time
+    if not paper or left == 1:
+        for i in range(clock.stops):
+            if stops[i].wreck == wreck:
+                stops[i].wreck = -1
+
+
+@_compiled
+def _still_stands(car: Any, stops: Records, wrecks: Records, clock: Any) -> None:
+    """paper: a report of the same second as the one that ended the accident still counts for it."""
+    for i in range(clock.stops):
+        if stops[i].vid == car.vid and stops[i].closed == clock.time:
+            wrecks[stops[i].ended].until = clock.minute + 1
 
 
 # --- minutes --------------------------------------------------------------------------------------------------------
@@ -210,8 +243,9 @@ def _speed(traffic: Records, place: int, minute: int, paper: bool) -> float:
             count += seen.reports
     if count == 0:
         return -1.0 if paper else 0.0
-    # flat-lav rounds half up before it compares; paper compares as it is, and truncates for the output.
-    return total / count if paper else np.floor((2.0 * total + count) / (2.0 * count))
+    # Whole miles, which is what is told and what is compared. flat-lav rounds half up. paper rounds down; the little that
+    # is added keeps a mean that is a whole number from depending on the order of its sum.
+    return np.floor(total / count + 1e-9) if paper else np.floor((2.0 * total + count) / (2.0 * count))
 
 
 @_compiled
@@ -283,7 +317,7 @@ def _told_before(car: Any, seg: int) -> bool:
 
 @_compiled
 def report(
-    car: Any, visits: Records, traffic: Records, board: Records, stops: Records, wrecks: Records, clock: Any,
+    car: Any, cars: Records, visits: Records, traffic: Records, board: Records, stops: Records, wrecks: Records, clock: Any,
     slot: int, way: int, seg: int, lane: int, pos: int, speed: int, paper: bool,
 ) -> bool:  # fmt: skip
     """A car's position report. True: the car is to be told what the board says of its segment."""
@@ -296,7 +330,7 @@ def report(
     still = not paper or speed == 0
     stands = still and not moved and car.pos == pos and car.lane == lane
     if car.same >= STOPPED and not stands:
-        _goes_on(car, stops, wrecks, clock, paper)
+        _goes_on(car, cars, stops, wrecks, clock, paper)
     if paper and moved:
         if car.time >= 0:
             _leave(car, visits, clock)
@@ -310,6 +344,8 @@ def report(
     car.time, car.minute, car.slot, car.seg, car.way, car.lane, car.pos = time, minute, slot, seg, way, lane, pos
     if car.same == STOPPED:
         _stands(car, stops, wrecks, clock, paper)
+    elif car.same > STOPPED and paper:
+        _still_stands(car, stops, wrecks, clock)
     _count(car, traffic, place, minute, speed, fresh)
     if not entered or lane == EXIT_LANE or (paper and _told_before(car, seg)):
         return False
@@ -363,7 +399,7 @@ def drive(
             if car.vid == 0:
                 car.vid, car.time = vids[i] + 1, -1
                 clock.cars += 1
-            if report(car, visits, traffic, board, stops, wrecks, clock,
+            if report(car, cars, visits, traffic, board, stops, wrecks, clock,
                       slot, way, seg, lane, positions[i], speeds[i], paper):  # fmt: skip
                 told = board[slot * PLACES + way * SEGMENTS + seg]
                 at = counts[0]

@@ -100,7 +100,7 @@ def _walk(
     for i in range(len(xways)):
         way = 0 if starts[i] < ends[i] else 1
         step = 1 - 2 * way
-        found = min(starts[i], ends[i], weekdays[i], minutes[i]) >= 0 and starts[i] != ends[i]
+        found = min(starts[i], ends[i], weekdays[i], minutes[i]) >= 0
         seg, spent, paid = starts[i], 0, 0
         while found and seg != ends[i]:
             segment = _segment_key(xways[i], way, seg, weekdays[i])

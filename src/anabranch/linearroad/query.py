@@ -81,9 +81,7 @@ def recorded(
 
 def linear_road(reports: Stream, road: Road, output: str | Path, *, splitters: int | None = None) -> list[Delivery]:
     """All answers of Linear Road, a folder for each kind; give them to `anabranch.start`."""
-    lanes = reports.split(
-        road.groups, route=group_of_expressway, broadcast=is_balance_query, splitters=splitters
-    )
+    lanes = reports.split(road.groups, route=group_of_expressway, broadcast=is_balance_query, splitters=splitters)
     answers = lanes.process(road, outputs=_OUTPUTS)
     balance = answers.combine("balance", by=("Time", "Emit", "QID"), sums="Balance", maxima="ResultTime")
     direct = {name: ab.FileSink(Path(output, name)) for name in _OUTPUTS if name != "balance"}

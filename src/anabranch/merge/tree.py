@@ -3,6 +3,9 @@
 A query that was broadcast is answered in part by every substream. The parts are summed on a tree: first those of the
 same task, where they are (Spark combines before an exchange), then, with many substreams, those of about sqrt(q)
 substreams, and last all that remain of a query. Without the middle level one task would take q parts of every query.
+
+Where all parts of an epoch fit one task, the tree is its root alone (`root`): an exchange would take longer than the
+sums.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -19,6 +23,10 @@ _BRANCH = "__ab_branch"
 
 FLAT = 64
 """Up to so many inputs, one level is enough: what a task combines before the exchange is the first level."""
+
+
+FEW = 1_000_000
+"""Parts of an epoch that one task can sum."""
 
 
 def fan_in_of(inputs: int) -> int | None:
@@ -38,3 +46,14 @@ def aggregation_tree(
         return partial.groupBy(*keys).agg(*totals).select(*kept)
     branched = partial.withColumn(_BRANCH, F.pmod(F.spark_partition_id(), F.lit(fan_in)))
     return branched.groupBy(*keys, _BRANCH).agg(*totals).groupBy(*keys).agg(*totals).select(*kept)
+
+
+def root(partial: pa.Table, by: Sequence[str], sums: Sequence[str], maxima: Sequence[str]) -> pa.Table:
+    """The same, of parts that are all here; ordered by query."""
+    wanted = [(name, "sum") for name in sums] + [(name, "max") for name in maxima]
+    # One thread, so that floats are added in the order in which they came.
+    found = partial.group_by(list(by), use_threads=False).aggregate(wanted)
+    kept = [field for field in partial.schema if field.name in {*by, *sums, *maxima}]
+    names = {name: f"{name}_{how}" for name, how in wanted}
+    columns = [found.column(names.get(field.name, field.name)).cast(field.type) for field in kept]
+    return pa.Table.from_arrays(columns, schema=pa.schema(kept)).sort_by([(name, "ascending") for name in by])

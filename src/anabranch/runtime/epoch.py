@@ -95,8 +95,8 @@ class Epoch:
     def _combine(self, step: Step, node: CombineNode, targets: Mapping[str, Target]) -> Outcome:
         origin = node.inputs[0].part.origin
         assert isinstance(origin, Output)
-        partial = self._staged_frame(origin)
-        _, written = jobs.node_reports(jobs.run_combine(node, partial, targets[ONLY]))
+        partial, parts = self._staged_frame(origin), self._staged[id(origin.node), origin.name].rows
+        _, written = jobs.node_reports(jobs.run_combine(node, partial, parts, targets[ONLY]))
         self._stage(step, ONLY, targets[ONLY], written)
         emitted = sum(each["rows"] for each in written)
         return Outcome(OperatorProgress(step.name, emitted=emitted), self._watermarks[id(origin.node)])
@@ -193,8 +193,9 @@ class Epoch:
 
     def _stage(self, step: Step, name: str, target: Target, written: Sequence[Mapping[str, Any]]) -> None:
         files = tuple(sorted(file for each in written for file in each["files"]))
+        rows = sum(each["rows"] for each in written)
         self._staged[id(step.node), name] = Published(
-            self.epoch, self.context.checkpoint.query, target.folder, files, target.schema, self.context.session
+            self.epoch, self.context.checkpoint.query, target.folder, files, target.schema, self.context.session, rows
         )
 
     def _staged_frame(self, origin: Output) -> DataFrame:

@@ -26,7 +26,7 @@ from pyspark.sql import functions as F
 
 from anabranch.io.blocks import pack
 from anabranch.io.frames import unpacked
-from anabranch.merge.tree import aggregation_tree
+from anabranch.merge.tree import FEW, aggregation_tree, root
 from anabranch.network.columns import quoted
 from anabranch.network.nodes import CombineNode, ProcessNode
 from anabranch.network.parts import Packed
@@ -169,13 +169,35 @@ def run_process(packed: DataFrame, task: EpochTask) -> list[dict[str, Any]]:
     return reports(packed.repartitionById(packed_workers(task), WORKER).mapInArrow(task, f"{REPORT} string"))
 
 
-def run_combine(node: CombineNode, partial: DataFrame, target: Target) -> list[dict[str, Any]]:
-    """The aggregation tree over an epoch's partial answers."""
+def run_combine(node: CombineNode, partial: DataFrame, parts: int, target: Target) -> list[dict[str, Any]]:
+    """The aggregation tree over an epoch's partial answers, of which there are `parts`."""
+    if not parts:
+        return []
+    if parts <= FEW:
+        return reports(
+            partial.coalesce(1).mapInArrow(_Root(node.by, node.sums, node.maxima, target), f"{REPORT} string")
+        )
     combined = aggregation_tree(partial, node.by, node.sums, node.maxima, node.fan_in)
     combined = combined.withColumn(REPORT, F.lit(None).cast("string"))
     # In the order of the query, in one file: there are few, and a rerun must give the same bytes.
     ordered = combined.repartition(1).sortWithinPartitions(*(quoted(name) for name in node.by))
     return reports(ordered.mapInArrow(Writer(target, None, None), f"{REPORT} string"))
+
+
+@dataclass(frozen=True)
+class _Root:
+    """All of the aggregation tree, in one task."""
+
+    by: tuple[str, ...]
+    sums: tuple[str, ...]
+    maxima: tuple[str, ...]
+    target: Target
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        known = [batch for batch in batches if batch.num_rows]
+        answers = root(pa.Table.from_batches(known), self.by, self.sums, self.maxima).to_batches() if known else []
+        written = write_rows(self.target, 0, answers)
+        yield pa.RecordBatch.from_arrays([pa.array([json.dumps({"written": written.as_json()})])], names=[REPORT])
 
 
 def run_side(rows: DataFrame, target: Target) -> list[dict[str, Any]]:

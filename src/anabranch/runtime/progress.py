@@ -12,7 +12,7 @@ stood at its end.
 
 **Invariants.** A row that an operator read is processed, or counted as late, bad or shed; nothing is lost between these
 counts. `omitted + routed + broadcast` of a splitter is its `rows`. Times that are parts of another
-(`read_seconds + merge_seconds + query_seconds` of a worker's `seconds`) never sum to more than it, but may to less.
+(`read_seconds + merge_seconds + query_seconds + store_seconds + write_seconds` of a worker's `seconds`) never sum to more than it, but may to less.
 
 `as_json` writes the derived figures too, because whoever reads a file of progress has no Python at hand; `from_json`
 computes them anew and skips keys that it does not know, so a file of a later release can be read.
@@ -50,6 +50,10 @@ class WorkerMeasure:
     """in the operator itself, emitting included"""
     read_seconds: float = 0.0
     """to unpack the blocks"""
+    store_seconds: float = 0.0
+    """to log blocks, write snapshots and mark the live state"""
+    write_seconds: float = 0.0
+    """to write the outputs"""
 
 
 @dataclass(frozen=True)

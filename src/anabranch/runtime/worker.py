@@ -103,6 +103,7 @@ class _Measured:
     merge_seconds: float = 0.0
     query_seconds: float = 0.0
     store_seconds: float = 0.0
+    write_seconds: float = 0.0
 
 
 _cache: OrderedDict[tuple[str, int], tuple[str, LiveState, Operator]] = OrderedDict()
@@ -144,7 +145,9 @@ class _Worker:
         report["block_groups"] = sorted(merged)
         report["snapshots"] = self.snapshots
         if task.outputs is not None:
+            writing = time.perf_counter()
             files = {name: write_rows(target, self.number, written[name]) for name, target in task.outputs.items()}
+            self.measured.write_seconds = time.perf_counter() - writing
             report["outputs"] = {name: each.as_json() for name, each in files.items()}
         self.measured.seconds = time.perf_counter() - began
         self.measured.groups = len(mine)
