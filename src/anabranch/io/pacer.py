@@ -6,6 +6,9 @@
 | `pace` | the rows up to which the recording's own clock has come, which runs `pace` times as fast as the wall's |
 | neither | all |
 
+With `pace_from`, what was recorded before that time is due at once, and the clock starts when it has been taken: a fast
+approach to the part that matters.
+
 The clock starts with the first question, at the position the stream has then. So a stream that was down goes on from
 where it was, at the same speed; it does not make up for the time that it missed. Pure: the wall clock is an argument.
 """
@@ -41,12 +44,16 @@ class Pacer:
     timeline: Timeline
     rate: float | None = None
     pace: float | None = None
+    pace_from: int | None = None
     wall: Callable[[], int] = _wall
     _began: tuple[int, int, int | None] | None = field(default=None, init=False)  # wall time, position, recorded time
 
     def due(self, position: int) -> int:
         """The position up to which rows are due, at least `position`; the first call starts the clock there."""
         if self._began is None:
+            approach = 0 if self.pace_from is None else self.timeline.first_after(self.pace_from - 1)
+            if position < approach:
+                return approach
             timed = self.pace is not None and position < self.timeline.rows
             self._began = (self.wall(), position, self.timeline.time_at(position) if timed else None)
         return max(position, self._due(*self._began))

@@ -47,12 +47,13 @@ DEFAULT_PARTITIONS = 2
 
 @dataclass(frozen=True)
 class ReplayOptions:
-    """What to replay, and how fast. `start` is in microseconds since 1970."""
+    """What to replay, and how fast. `start` and `pace_from` are in microseconds since 1970."""
 
     path: str
     time: str
     rate: float | None = None
     pace: float | None = None
+    pace_from: int | None = None
     rows_per_epoch: int | None = None
     blocks: bool = False
     whole_instants: bool = False
@@ -65,6 +66,10 @@ class ReplayOptions:
                 "rate and pace are two clocks, and a stream can follow only one",
                 hint="give rate=... in rows per second, or pace=... as a multiple of the recorded time",
             )
+        if self.pace_from is not None and self.pace is None:
+            raise InvalidArgumentError(
+                "pace_from says where a clock starts, and there is none", hint="give pace=... too, or neither"
+            )
         for name, value in (("rate", self.rate), ("pace", self.pace), ("rows_per_epoch", self.rows_per_epoch),
                             ("partitions", self.partitions)):  # fmt: skip
             if value is not None and not (value > 0 and math.isfinite(value)):
@@ -76,7 +81,7 @@ class ReplayOptions:
         missing = [name for name in ("path", "time") if name not in options]
         if missing:
             raise InvalidArgumentError(f"the option {missing[0]!r} is missing", hint='.option("time", "at").load(path)')
-        kinds = {"rate": float, "pace": float, "rows_per_epoch": int, "start": int, "partitions": int}
+        kinds = {"rate": float, "pace": float, "rows_per_epoch": int, "pace_from": int, "start": int, "partitions": int}
         try:
             values: dict[str, Any] = {name: kind(options[name]) for name, kind in kinds.items() if name in options}
         except ValueError as error:
@@ -105,6 +110,7 @@ def replay(
     time: str,
     rate: float | None = None,
     pace: float | None = None,
+    pace_from: datetime | int | None = None,
     rows_per_epoch: int | None = None,
     blocks: bool = False,
     whole_instants: bool = False,
@@ -114,7 +120,8 @@ def replay(
     """A streaming DataFrame of a recorded Arrow or Parquet file, or a folder of them.
 
     `rate` is in rows per second; `pace` is a multiple of the recorded time (1.0 as it was, 60 an hour a minute); with
-    neither, rows come as fast as they are taken, `rows_per_epoch` at a time. `start` begins at the first row of that
+    neither, rows come as fast as they are taken, `rows_per_epoch` at a time. What was recorded before `pace_from` comes
+    as fast as it is taken too; the clock starts there. `start` begins at the first row of that
     time. `blocks=True` gives references to blocks in the place of rows. With `whole_instants` no epoch ends between two
     rows of the same time, even if it becomes longer than `rows_per_epoch` for that. The options are checked now, files
     included.
@@ -125,6 +132,7 @@ def replay(
         time=time,
         rate=rate,
         pace=pace,
+        pace_from=_micros(pace_from) if isinstance(pace_from, datetime) else pace_from,
         rows_per_epoch=rows_per_epoch,
         blocks=blocks,
         whole_instants=whole_instants,
@@ -178,7 +186,7 @@ class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @cached_property
     def _pacer(self) -> Pacer:
-        return Pacer(self._recording, self._options.rate, self._options.pace)
+        return Pacer(self._recording, self._options.rate, self._options.pace, self._options.pace_from)
 
     def initialOffset(self) -> dict[str, Any]:
         start = self._options.start

@@ -12,7 +12,7 @@ from rich.table import Table
 from anabranch.linearroad.schema import SECONDS, Mode
 
 app = typer.Typer(
-    help="Linear Road: variable tolls on congested expressways, the benchmark of stream systems. See docs/linear-road.md.",
+    help="Linear Road: variable tolls on congested expressways, the benchmark of stream systems.",
     no_args_is_help=True,
 )
 
@@ -69,8 +69,8 @@ def run(
 ) -> None:
     """Answer everything in a recorded input: tolls, accidents, balances, expenditures, travel times.
 
-    OUTPUT/toll, /accident, /balance, /expenditure, /traveltime are Parquet data sets; OUTPUT/rejected has the tuples that
-    are neither reports nor queries. A run that was cut short goes on when the same command is given again.
+    OUTPUT/toll, /accident, /balance, /expenditure, /traveltime are Parquet data sets; OUTPUT/rejected has the tuples
+    that are neither reports nor queries. A run that was cut short goes on when the same command is given again.
     """
     from anabranch.linearroad import job
 

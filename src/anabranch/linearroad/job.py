@@ -10,8 +10,6 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyspark.errors import StreamingQueryException
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -20,7 +18,7 @@ from anabranch.embedded import session
 from anabranch.errors import InvalidArgumentError, JobError
 from anabranch.linearroad.operator import Road
 from anabranch.linearroad.query import linear_road, recorded
-from anabranch.linearroad.schema import ANSWERS, Mode
+from anabranch.linearroad.schema import ANSWERS, Mode, answer_schema
 from anabranch.running import cause_of
 
 GROUPS = 60
@@ -97,12 +95,12 @@ def extent_of(path: Path) -> tuple[int, int]:
 def complete(output: Path) -> dict[str, int]:
     """Count the answers; a kind without any gets an empty file, so that it can be read like the others."""
     counted = {}
-    for name, columns in ANSWERS.items():
+    for name in ANSWERS:
         files = sorted(Path(output, name).glob("epoch=*/*.parquet"))
         if not files:
             empty = Path(output, name, "epoch=0", "none.parquet")
             empty.parent.mkdir(parents=True, exist_ok=True)
-            pq.write_table(to_arrow_schema(StructType.fromDDL(columns)).empty_table(), empty)
+            pq.write_table(answer_schema(name).empty_table(), empty)
         counted[name] = sum(pq.read_metadata(file).num_rows for file in files)
     return counted
 

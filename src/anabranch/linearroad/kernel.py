@@ -1,7 +1,8 @@
 """The road as a machine: what one tuple changes, and what is answered to it. Compiled by numba.
 
 A group has some expressways; each has a *slot* in its arrays. A *place* is a segment of a direction of a slot:
-``slot * 200 + way * 100 + seg``; way is the direction. All arrays are items of the operator's state, so what happens here survives.
+``slot * 200 + way * 100 + seg``; way is the direction. All arrays are items of the operator's state, so what happens
+here survives.
 
     cars       a hash table by VID: where a car was last, what it was told, what it has paid
     visits     segments that a car was told of on earlier trips (mode paper), chained from its entry
@@ -94,7 +95,7 @@ _compiled = numba.njit(cache=True, nogil=True)
 
 
 @_compiled
-def find(cars: Records, vid: int) -> int:
+def find(cars: Records, vid: Any) -> Any:
     """The entry of a car, or the free one where it would be. The table's length is a power of two."""
     mask = len(cars) - 1
     at = np.int64((np.uint64(vid) * _HASH) >> np.uint64(32)) & mask
@@ -112,7 +113,7 @@ def grown(cars: Records, larger: Records) -> None:
 
 
 @_compiled
-def _visit(car: Any, visits: Records, slot: int, way: int) -> int:
+def _visit(car: Any, visits: Records, slot: int, way: int) -> Any:
     """The car's earlier visit to that expressway and direction, or -1."""
     at = car.visits - 1
     while at >= 0 and not (visits[at].slot == slot and visits[at].way == way):
@@ -230,7 +231,7 @@ def _still_stands(car: Any, stops: Records, wrecks: Records, clock: Any) -> None
 
 
 @_compiled
-def _speed(traffic: Records, place: int, minute: int, paper: bool) -> float:
+def _speed(traffic: Records, place: int, minute: int, paper: bool) -> Any:
     """LAV: latest average velocity, over the five minutes before. Without data -1 (paper) or 0."""
     total, count = 0.0, 0
     for before in range(max(1, minute - MEMORY), minute):
@@ -243,8 +244,8 @@ def _speed(traffic: Records, place: int, minute: int, paper: bool) -> float:
             count += seen.reports
     if count == 0:
         return -1.0 if paper else 0.0
-    # Whole miles, which is what is told and what is compared. flat-lav rounds half up. paper rounds down; the little that
-    # is added keeps a mean that is a whole number from depending on the order of its sum.
+    # Whole miles, which is what is told and what is compared. flat-lav rounds half up. paper rounds down; the little
+    # that is added keeps a mean that is a whole number from depending on the order of its sum.
     return np.floor(total / count + 1e-9) if paper else np.floor((2.0 * total + count) / (2.0 * count))
 
 
@@ -303,7 +304,7 @@ def _count(car: Any, traffic: Records, place: int, minute: int, speed: int, fres
 
 
 @_compiled
-def _told_before(car: Any, seg: int) -> bool:
+def _told_before(car: Any, seg: int) -> Any:
     """Whether the car was told of that segment before; from now on it was."""
     bit = np.uint64(1) << np.uint64(seg % 64)
     if seg < 64:
@@ -317,8 +318,8 @@ def _told_before(car: Any, seg: int) -> bool:
 
 @_compiled
 def report(
-    car: Any, cars: Records, visits: Records, traffic: Records, board: Records, stops: Records, wrecks: Records, clock: Any,
-    slot: int, way: int, seg: int, lane: int, pos: int, speed: int, paper: bool,
+    car: Any, cars: Records, visits: Records, traffic: Records, board: Records, stops: Records, wrecks: Records,
+    clock: Any, slot: int, way: int, seg: int, lane: int, pos: int, speed: int, paper: bool,
 ) -> bool:  # fmt: skip
     """A car's position report. True: the car is to be told what the board says of its segment."""
     time, minute = clock.time, clock.minute

@@ -10,6 +10,7 @@ car has paid on any; the parts are summed on the aggregation tree. Nothing is le
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -34,16 +35,18 @@ _OUTPUTS = {
 }
 
 
-def group_of_expressway(block: pa.RecordBatch, q: int) -> NDArray[np.int64]:
+def group_of_expressway(block: pa.RecordBatch, q: int) -> NDArray[Any]:
     """The route: the group of a tuple's expressway. What has none goes to group 0, which rejects it, counted."""
-    xway = block.column("XWay").fill_null(0).to_numpy(zero_copy_only=False)
-    return np.maximum(xway, 0) % q
+    xway: NDArray[Any] = np.asarray(block.column("XWay").fill_null(0))
+    group: NDArray[Any] = np.maximum(xway, 0) % q
+    return group
 
 
-def is_balance_query(block: pa.RecordBatch) -> NDArray[np.bool_]:
+def is_balance_query(block: pa.RecordBatch) -> NDArray[Any]:
     """The broadcast: only all expressways together know what a car has paid."""
-    kinds: NDArray[np.int8] = block.column("Type").fill_null(-1).to_numpy(zero_copy_only=False)
-    return kinds == Kind.BALANCE
+    kinds: NDArray[Any] = np.asarray(block.column("Type").fill_null(-1))
+    asked: NDArray[Any] = kinds == Kind.BALANCE
+    return asked
 
 
 def recorded(
@@ -51,13 +54,13 @@ def recorded(
     path: str | Path,
     *,
     pace: float | None = None,
+    pace_from: int | None = None,
     rows_per_epoch: int | None = None,
-    start: int | None = None,
 ) -> Stream:
     """Recorded tuples as a stream: Parquet or Arrow files with the columns `schema.INPUT`, sorted by Time.
 
-    `start` is a second of the simulation. An epoch has whole seconds only, since a balance is asked for after all
-    reports of its second.
+    `pace_from` is a second of the simulation: what comes before is replayed as fast as it is taken. An epoch has whole
+    seconds only, since a balance is asked for after all reports of its second.
     """
     schema = columns_of(path)
     missing = [name for name in INPUT.names if name not in schema.names]
@@ -72,7 +75,7 @@ def recorded(
         time="Time",
         pace=pace,
         rows_per_epoch=rows_per_epoch,
-        start=None if start is None else start * 1_000_000,
+        pace_from=None if pace_from is None else pace_from * 1_000_000,
         blocks=True,
         whole_instants=True,
     )

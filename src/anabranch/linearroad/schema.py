@@ -81,7 +81,8 @@ ANSWERS = {
     "expenditure": "Time int, Emit int, QID int, Expenditure int",
     "traveltime": "Time int, Emit int, QID int, TravelTime int, Toll int",
 }
-"""The kinds of answers, in the order of their types 0 to 4, and their columns."""
+"""The kinds of answers, in the order of their types 0 to 4, and their columns. Time is that of the tuple, Emit the
+second of the simulation in which the answer was made."""
 
 LIMITS = {"toll": 5, "accident": 5, "balance": 5, "expenditure": 10, "traveltime": 30}
 """Seconds from the delivery of a tuple to its answer."""
@@ -90,3 +91,8 @@ LIMITS = {"toll": 5, "accident": 5, "balance": 5, "expenditure": 10, "traveltime
 def minute_of(time: int) -> int:
     """M(t): minute 1 begins at second 0."""
     return time // 60 + 1
+
+
+def answer_schema(kind: str) -> pa.Schema:
+    """The columns of a kind of answer."""
+    return pa.schema([(column.split()[0], pa.int32()) for column in ANSWERS[kind].split(", ")])

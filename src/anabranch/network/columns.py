@@ -36,7 +36,7 @@ def floordiv(value: Column, by: int) -> Column:
 
 
 class TimeKind(Enum):
-    """The types a time column may have. A bigint counts microseconds; a smaller integer could not, and counts seconds."""
+    """The types a time column may have. A bigint counts microseconds; a smaller integer, seconds."""
 
     TIMESTAMP = "timestamp"
     TIMESTAMP_NTZ = "timestamp_ntz"

@@ -11,8 +11,8 @@ groups and windows are counts of this epoch alone, except `state_bytes`, `waterm
 stood at its end.
 
 **Invariants.** A row that an operator read is processed, or counted as late, bad or shed; nothing is lost between these
-counts. `omitted + routed + broadcast` of a splitter is its `rows`. Times that are parts of another
-(`read_seconds + merge_seconds + query_seconds + store_seconds + write_seconds` of a worker's `seconds`) never sum to more than it, but may to less.
+counts. `omitted + routed + broadcast` of a splitter is its `rows`. Times that are parts of another (the five named ones
+of a worker's `seconds`) never sum to more than it, but may to less.
 
 `as_json` writes the derived figures too, because whoever reads a file of progress has no Python at hand; `from_json`
 computes them anew and skips keys that it does not know, so a file of a later release can be read.

@@ -30,8 +30,8 @@ from anabranch.errors import InvalidArgumentError
 from anabranch.io.blocks import write_blocks
 from anabranch.linearroad.generate.copies import ROWS_PER_BLOCK, Copies, blocks_of_copies
 from anabranch.linearroad.generate.past import history_of, segment_history_of, write_copies
-from anabranch.linearroad.schema import INPUT, Kind
 from anabranch.linearroad.generate.traffic import Traffic
+from anabranch.linearroad.schema import INPUT, Kind
 
 PARQUET, BLOCKS = "parquet", "blocks"
 FORMATS = (PARQUET, BLOCKS)

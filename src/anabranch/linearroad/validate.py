@@ -1,0 +1,355 @@
+"""Whether a run answered everything, right and in time: its output against the reference.
+
+Each kind of answer is compared for itself. Every answer has a key (the car and the second, or the query), and:
+
+============  ======================================================================================
+equal         a key that is expected, with an answer that is right
+wrong         a key that is expected, with answers of which none is right
+missing       a key that is expected, without an answer
+unexpected    a key with answers, of which none is expected
+duplicates    answers beyond the first of a key
+late, early   answers after the limit of their kind, or before their question; counted besides the above
+============  ======================================================================================
+
+Big runs drive copies of one base trace, which differ in their numbers only. The reference is computed for the base, and
+each copy's answers, numbered like the base, must be the same rows. Their number and the sum of their hashes say so
+without a join; only copies that differ are compared row by row.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rich.table import Table
+
+from anabranch.errors import InvalidArgumentError
+from anabranch.linearroad.reference import Expected, Paths, connect, expected_answers, parquet, quoted
+from anabranch.linearroad.schema import ANSWERS, LIMITS, Mode
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+EXAMPLES = 5
+"""How many answers are shown of each difference."""
+COPIES_IN_DETAIL = 3
+"""How many copies that differ are compared row by row."""
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Copies of a base trace: in copy c, XWay, VID and QID are larger by c times these; c is first .. first+count-1."""
+
+    count: int
+    expressways: int
+    vid_offset: int
+    qid_offset: int
+    first: int = 0
+
+    def __post_init__(self) -> None:
+        if min(self.count, self.expressways, self.vid_offset, self.qid_offset) < 1 or self.first < 0:
+            raise InvalidArgumentError(
+                f"{self} cannot be told apart: one copy's numbers would be another's", hint="use positive offsets"
+            )
+
+    def offset(self, column: str) -> int:
+        """What a column grows by from copy to copy."""
+        return {"XWay": self.expressways, "VID": self.vid_offset, "QID": self.qid_offset}.get(column, 0)
+
+
+@dataclass(frozen=True)
+class Example:
+    """One difference: an answer in the run's own numbers, and what is wrong with it."""
+
+    difference: str
+    answer: dict[str, int | None]
+    reason: str
+
+
+@dataclass(frozen=True)
+class KindReport:
+    """How the answers of one kind compare; see the module for what is counted."""
+
+    expected: int = 0
+    given: int = 0
+    equal: int = 0
+    missing: int = 0
+    unexpected: int = 0
+    wrong: int = 0
+    duplicates: int = 0
+    late: int = 0
+    early: int = 0
+    worst_response: int | None = None
+    """The longest time to an answer, in seconds."""
+    copies_estimated: int = 0
+    """Copies that differ but were not compared row by row: all their answers count as missing and as unexpected."""
+    examples: tuple[Example, ...] = ()
+
+    @property
+    def differences(self) -> int:
+        """Never fewer than there are."""
+        return self.missing + self.unexpected + self.wrong + self.duplicates + self.late + self.early
+
+
+@dataclass(frozen=True)
+class Report:
+    """How a run's answers compare with the reference."""
+
+    mode: Mode
+    by_kind: dict[str, KindReport]
+
+    @property
+    def differences(self) -> int:
+        """0 if all answers are right and in time."""
+        return sum(kind.differences for kind in self.by_kind.values())
+
+    def as_json(self) -> dict[str, Any]:
+        """The figures and examples as plain values."""
+        kinds = {name: asdict(kind) | {"differences": kind.differences} for name, kind in self.by_kind.items()}
+        return {"mode": self.mode.value, "differences": self.differences, "by_kind": kinds}
+
+    def table(self) -> Table:
+        """The figures, a line for each kind of answer."""
+        verdict = "all answers are right and in time" if not self.differences else f"{self.differences:,} differences"
+        table = Table(title=f"Linear Road, {self.mode.value}: {verdict}", title_justify="left")
+        columns = [field.name for field in fields(KindReport) if field.name not in ("examples", "copies_estimated")]
+        table.add_column("answers")
+        for column in columns:
+            table.add_column(column.replace("_", " "), justify="right")
+        for name, kind in self.by_kind.items():
+            values = [getattr(kind, column) for column in columns]
+            table.add_row(name, *("–" if value is None else f"{value:,}" for value in values))
+        return table
+
+
+def validate(
+    trace_input: Paths,
+    history: Paths | None,
+    segment_history: Paths | None,
+    output: str | Path,
+    mode: Mode,
+    copies: Copies | None = None,
+    *,
+    expected: Expected | None = None,
+    threads: int | None = None,
+) -> Report:
+    """Compare a run's output folder with the reference.
+
+    With `copies`, the first three arguments are those of the base trace. `expected` are its right answers, if they have
+    been computed before.
+    """
+    if expected is not None and expected.mode is not mode:
+        raise InvalidArgumentError(
+            f"the expected answers are those of {expected.mode.value}, not of {mode.value}: they differ by design",
+            hint="compute them in the mode of the run",
+        )
+    if not Path(output).is_dir():
+        raise InvalidArgumentError(f"there is no folder {output} to validate", hint="name the output folder of a run")
+    with tempfile.TemporaryDirectory(prefix="linear-road-") as folder:
+        if expected is None:
+            expected = expected_answers(trace_input, history, segment_history, mode, folder, threads=threads)
+        with connect(Path(folder) / "validate.duckdb", threads=threads) as connection:
+            return Report(mode, {kind: _Comparison(connection, kind, expected, output, copies).run() for kind in KEYS})
+
+
+KEYS = {
+    "toll": ("VID", "Time"),
+    "accident": ("VID", "Time"),
+    "balance": ("QID",),
+    "expenditure": ("QID",),
+    "traveltime": ("QID",),
+}
+"""What tells the answers of a kind apart."""
+
+_NUMBER = {"toll": "VID", "accident": "XWay"}
+"""The column that says which copy an answer belongs to; QID where nothing is said."""
+
+
+class _Sum(NamedTuple):
+    """The answers of one copy, summed up in one pass."""
+
+    answers: int = 0
+    checksum: int = 0
+    late: int = 0
+    early: int = 0
+    worst_response: int | None = None
+
+
+class _Comparison:
+    """One kind of answer: the views `given` and `expected`, numbered like the base, and what is asked of them."""
+
+    def __init__(
+        self, connection: DuckDBPyConnection, kind: str, expected: Expected, output: str | Path, copies: Copies | None
+    ) -> None:
+        self._connection = connection
+        self._kind = kind
+        self._copies = copies
+        self._columns = [column.split()[0] for column in ANSWERS[kind].split(", ")]
+        self._asked = [column for column in self._columns if column != "Emit"]
+        self._values = [column for column in self._asked if column not in KEYS[kind]]
+        self._numbers = range(copies.first, copies.first + copies.count) if copies else range(1)
+        self._view_given(Path(output) / kind)
+        connection.execute(f"CREATE OR REPLACE VIEW expected AS FROM {parquet(expected.path(kind))}")
+
+    def run(self) -> KindReport:
+        """Count, and compare row by row where the counts do not suffice."""
+        sums = self._sums()
+        wanted = _Sum(*self._row(f"SELECT count(DISTINCT ({self._key})), {self._checksum} FROM expected"))
+        # A balance may have several right answers, so that hashes cannot tell; they are few, and all are compared.
+        compare_all = self._kind == "balance"
+        differing = [n for n in self._numbers if compare_all or sums.get(n, _Sum())[:2] != wanted[:2]]
+        detailed = differing if compare_all else differing[:COPIES_IN_DETAIL]
+        estimated = differing[len(detailed) :]
+        equal_copies = len(self._numbers) - len(differing)
+        stray = sum(each.answers for number, each in sums.items() if number not in self._numbers)
+        compared = self._row_by_row(detailed, wanted.answers)
+        report = replace(
+            compared,
+            expected=wanted.answers * len(self._numbers),
+            given=sum(each.answers for each in sums.values()),
+            equal=compared.equal + wanted.answers * equal_copies,
+            missing=compared.missing + wanted.answers * len(estimated),
+            unexpected=compared.unexpected + stray + sum(sums.get(n, _Sum()).answers for n in estimated),
+            late=sum(each.late for each in sums.values()),
+            early=sum(each.early for each in sums.values()),
+            worst_response=max((e.worst_response for e in sums.values() if e.worst_response is not None), default=None),
+            copies_estimated=len(estimated),
+        )
+        wanting = {name: sql for name, sql in self._differing(detailed).items() if getattr(report, name)}
+        return replace(report, examples=tuple(e for name, sql in wanting.items() for e in self._examples(name, sql)))
+
+    def _view_given(self, folder: Path) -> None:
+        """All answers of the run, with the number of their copy and with the numbers they would have in the base."""
+        files = [path for path in sorted(folder.rglob("*.parquet")) if not _is_hidden(path.relative_to(folder))]
+        if files:
+            source = f"read_parquet([{', '.join(map(quoted, files))}], hive_partitioning = false)"
+        else:
+            source = f"(SELECT {', '.join(f'NULL AS {column}' for column in self._columns)} WHERE false)"
+        number = _NUMBER.get(self._kind, "QID")
+        copy = f"coalesce({number}::BIGINT // {self._copies.offset(number)}, -1)" if self._copies else "0"
+        base = ", ".join(f"{column}::BIGINT - Copy * {self._offset(column)} AS {column}" for column in self._columns)
+        self._connection.execute(
+            f"CREATE OR REPLACE VIEW given AS SELECT Copy, {base} FROM (SELECT *, {copy} AS Copy FROM {source})"
+        )
+
+    def _sums(self) -> dict[int, _Sum]:
+        rows = self._rows(f"""
+            SELECT Copy, count(*), {self._checksum}, count(*) FILTER (WHERE {self._late}),
+                   count(*) FILTER (WHERE Emit < Time), max(Emit - Time)
+            FROM given GROUP BY Copy
+        """)
+        return {copy: _Sum(*figures) for copy, *figures in rows}
+
+    def _row_by_row(self, copies: list[int], answers: int) -> KindReport:
+        """Compare these copies. The table `judged` has a row for each key that was answered."""
+        self._connection.execute(f"""
+            CREATE OR REPLACE TABLE judged AS
+            SELECT Copy, {self._key}, any_value(Wanted) AS Wanted, bool_or(IsRight) AS IsRight, count(*) AS Answers
+            FROM (
+                SELECT g.*, EXISTS (FROM expected AS e WHERE {self._same_key}) AS Wanted,
+                       EXISTS (FROM expected AS e WHERE {self._same_key} AND {self._acceptable}) AS IsRight
+                FROM given AS g WHERE Copy IN ({_listed(copies)}))
+            GROUP BY ALL
+        """)
+        equal, wrong, unexpected, duplicates = self._row("""
+            SELECT count(*) FILTER (WHERE IsRight), count(*) FILTER (WHERE Wanted AND NOT IsRight),
+                   count(*) FILTER (WHERE NOT Wanted), coalesce(sum(Answers - 1), 0)::BIGINT
+            FROM judged
+        """)
+        missing = answers * len(copies) - equal - wrong
+        return KindReport(equal=equal, wrong=wrong, unexpected=unexpected, duplicates=duplicates, missing=missing)
+
+    def _differing(self, copies: list[int]) -> dict[str, str]:
+        """For each difference, the SQL of copy, answer and reason; by `judged` of the copies that were compared."""
+        keys = KEYS[self._kind]
+        given = ", ".join(f"g.{column}" for column in self._columns)
+        judged = f"given AS g JOIN judged AS j ON g.Copy = j.Copy AND {_equal(keys, 'g', 'j')}"
+        right = " || ', ' || ".join(f"'{column} ' || e.{column}" for column in self._values)
+        absent = ", ".join("NULL" if column == "Emit" else f"e.{column}" for column in self._columns)
+        return {
+            "missing": f"""
+                SELECT c.Copy, {absent}, 'the run has no such answer'
+                FROM expected AS e, (SELECT unnest([{_listed(copies)}]) AS Copy) AS c
+                WHERE c.Copy IS NOT NULL {"AND NOT e.Alternative" if self._kind == "balance" else ""}
+                  AND NOT EXISTS (FROM judged AS j WHERE j.Copy = c.Copy AND {_equal(keys, "j", "e")})
+                """,
+            "unexpected": f"""
+                SELECT g.Copy, {given}, 'the reference has no such answer' FROM {judged} WHERE NOT j.Wanted
+                UNION ALL
+                SELECT g.Copy, {given}, 'copy ' || g.Copy || ' is not in the trace' FROM given AS g
+                WHERE g.Copy NOT BETWEEN {self._numbers[0]} AND {self._numbers[-1]}
+                """,
+            "wrong": f"""
+                SELECT g.Copy, {given},
+                       (SELECT 'expected ' || string_agg({right}, '; or ') FROM expected AS e WHERE {self._same_key})
+                FROM {judged} WHERE j.Wanted AND NOT j.IsRight
+                """,
+            "duplicates": f"SELECT g.Copy, {given}, j.Answers || ' answers' FROM {judged} WHERE j.Answers > 1",
+            "late": f"""
+                SELECT g.Copy, {given}, 'after ' || (Emit - Time) || ' s, the limit is {LIMITS[self._kind]} s'
+                FROM given AS g WHERE {self._late}
+                """,
+            "early": f"SELECT g.Copy, {given}, 'emitted before its question' FROM given AS g WHERE Emit < Time",
+        }
+
+    def _examples(self, difference: str, sql: str) -> Iterator[Example]:
+        """Some rows of a difference, in the run's own numbers."""
+        for copy, *answer, reason in self._rows(f"FROM ({sql}) LIMIT {EXAMPLES}"):
+            own = {
+                name: None if value is None else value + copy * self._offset(name)
+                for name, value in zip(self._columns, answer, strict=True)
+            }
+            yield Example(difference, own, reason or "")
+
+    def _offset(self, column: str) -> int:
+        return self._copies.offset(column) if self._copies else 0
+
+    @property
+    def _late(self) -> str:
+        return f"coalesce(Emit - Time > {LIMITS[self._kind]}, true)"
+
+    @property
+    def _key(self) -> str:
+        return ", ".join(KEYS[self._kind])
+
+    @property
+    def _same_key(self) -> str:
+        return _equal(KEYS[self._kind], "g", "e")
+
+    @property
+    def _acceptable(self) -> str:
+        """When an answer g with the key of an expected e is right.
+
+        A balance is right if it was true at its ResultTime, and that is recent enough. What was true and what is recent
+        depends on the mode: the reference has each acceptable balance, with the times at which it is acceptable.
+        """
+        if self._kind == "balance":
+            return "g.Time = e.Time AND g.Balance = e.Balance AND g.ResultTime BETWEEN e.Earliest AND e.Latest"
+        return _equal(self._values, "g", "e")
+
+    @property
+    def _checksum(self) -> str:
+        """A sum does not depend on the order, and unlike an exclusive or it changes with every duplicate."""
+        return f"coalesce(sum(hash({', '.join(f'{column}::BIGINT' for column in self._asked)})::HUGEINT), 0)"
+
+    def _rows(self, sql: str) -> list[tuple[Any, ...]]:
+        return self._connection.execute(sql).fetchall()
+
+    def _row(self, sql: str) -> tuple[Any, ...]:
+        return self._rows(sql)[0]
+
+
+def _equal(columns: Sequence[str], a: str, b: str) -> str:
+    return " AND ".join(f"{a}.{column} = {b}.{column}" for column in columns)
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers)) or "NULL"
+
+
+def _is_hidden(path: Path) -> bool:
+    """Whether Spark would not read it either."""
+    return any(part.startswith(("_", ".")) for part in path.parts)
