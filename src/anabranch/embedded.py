@@ -29,7 +29,7 @@ from pyspark.sql import SparkSession
 from anabranch._java import ensure_java
 from anabranch.errors import InvalidArgumentError
 
-__all__ = ["ensure_java", "local_session", "session"]
+__all__ = ["ensure_java", "local_session", "session", "usable_cores"]
 
 _LOGGING = Path(__file__).with_name("embedded-log4j2.properties")
 
@@ -81,7 +81,7 @@ def local_session(
     ensure_java()
     _use_this_python()
     _use_packaged_spark()
-    tasks = _usable_cores() if cores == "*" else cores
+    tasks = usable_cores() if cores == "*" else cores
     settings = {
         **_EVERYWHERE,
         "spark.driver.bindAddress": "127.0.0.1",
@@ -142,7 +142,7 @@ def _use_packaged_spark() -> None:
             os.environ.pop(variable, None)
 
 
-def _usable_cores() -> int:
+def usable_cores() -> int:
     """How many cores this process may use; `taskset` or a batch system can allow fewer than the machine has."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))

@@ -1,4 +1,4 @@
-"""Three queries over a recording, in a process of their own, so that it can be killed and started again.
+"""Four queries over a recording, in a process of their own, so that it can be killed and started again.
 
     python -m tests.chaos.jobs aggregates --input in/ --folder run/ [--master "local[2,4]"]
 
@@ -7,6 +7,7 @@
 | `aggregates` | sliding windows by key; the last bits of a float's sum tell in which order it was added up |
 | `split` | a split with broadcasts, and an operator's running totals: a row lost or taken twice shows ever after |
 | `nested` | windows over windows, so that one epoch is two Spark jobs |
+| `linearroad` | all of Linear Road, from blocks: cars' accounts, broadcast queries, an aggregation tree, six outputs |
 
 A job has all its files in `folder/NAME`: `output`, `checkpoint` and `live`. It reads the whole recording in epochs of
 `ROWS_PER_EPOCH` rows, and ends. Some rows come late, so that the side output has its share, too.
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,17 @@ from pyspark.sql import SparkSession
 
 import anabranch as ab
 from anabranch.embedded import local_session
+from anabranch.linearroad.generate import Trace, Traffic, write_trace
+from anabranch.linearroad.operator import Road
+from anabranch.linearroad.query import linear_road, recorded
+from anabranch.linearroad.schema import Mode
+from anabranch.runtime.deliveries import Delivery
 
 ROWS_PER_EPOCH = 20_000
 """Enough for two partitions of the source: an order of rows that an exchange could change."""
 EPOCH_SECONDS = 4
+ROAD_SECONDS = 30
+"""Of the traffic of Linear Road, per epoch."""
 CELLS, VEHICLES = 40, 500
 SNAPSHOT_EVERY = 4
 """Seldom enough that a restore has blocks to fold in again."""
@@ -58,6 +66,8 @@ def record(folder: Path, epochs: int, rows_per_epoch: int = ROWS_PER_EPOCH, seed
         }
     )
     pq.write_table(table, folder / "recording.parquet", row_group_size=rows_per_epoch // 2)
+    traffic = Traffic(expressways=2, seconds=max(60, ROAD_SECONDS * epochs), seed=seed, peak_rate=500)
+    write_trace(folder / "road", traffic, formats=("blocks",))
 
 
 # --- the queries ----------------------------------------------------------------------------------------------------
@@ -91,7 +101,32 @@ def nested(rows: ab.Stream) -> Any:
     )
 
 
-JOBS: dict[str, Callable[[ab.Stream], Any]] = {"aggregates": aggregates, "split": split, "nested": nested}
+def linearroad(spark: SparkSession, recording: Path, output: Path) -> list[Delivery]:
+    trace = Trace.load(recording / "road")
+    per_epoch = -(-trace.tuples * ROAD_SECONDS // trace.seconds)
+    history, usual = str(trace.history_file), str(trace.segment_history_file)
+    return linear_road(
+        recorded(spark, trace.folder / "blocks", rows_per_epoch=per_epoch),
+        Road(Mode.PAPER, trace.expressways, trace.expressways, history, usual),
+        output,
+        # Not tuned: files are compared byte by byte, and the order of equal times depends on the splitters.
+        splitters=2,
+        window_bytes=100_000,
+    )
+
+
+JOBS = ("aggregates", "split", "nested", "linearroad")
+
+
+def deliveries(
+    spark: SparkSession, name: str, recording: Path, output: Path, rows_per_epoch: int
+) -> Sequence[Delivery]:
+    """What a job delivers, into that folder."""
+    if name == "linearroad":
+        return linearroad(spark, recording, output)
+    source = ab.replay(spark, recording / "recording.parquet", time="at", rows_per_epoch=rows_per_epoch)
+    query = {"aggregates": aggregates, "split": split, "nested": nested}[name]
+    return [query(ab.stream(source, time="at", watermark="1 s")).to(ab.FileSink(output))]
 
 
 def by_vehicle(block: pa.RecordBatch, q: int) -> Any:
@@ -171,12 +206,10 @@ def start(
     **settings: Any,
 ) -> ab.EpochQuery:
     """Start a job, or start it again."""
-    source = ab.replay(spark, recording, time="at", rows_per_epoch=rows_per_epoch)
-    query = JOBS[name](ab.stream(source, time="at", watermark="1 s"))
+    found = deliveries(spark, name, recording, folder / name / "output", rows_per_epoch)
     places = {"checkpoint": folder / name / "checkpoint", "live": folder / name / "live"}
     usual = {**places, "trigger": "available-now", "snapshot_every": SNAPSHOT_EVERY, "workers": 2}
-    handle: ab.EpochQuery = query.start(ab.FileSink(folder / name / "output"), **{**usual, **settings})
-    return handle
+    return ab.start(*found, **{**usual, **settings})
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -69,7 +69,7 @@ def test_a_file_written_anew_is_read_anew(tmp_path: Path) -> None:
 
 def test_errors(tmp_path: Path) -> None:
     file = tmp_path / "a"
-    write_blocks(file, [pa.record_batch({"n": pa.array([1], pa.int32())})])
+    write_blocks(file, [pa.record_batch({"n": pa.array([1.0])})])
     with pytest.raises(ColumnNotFoundError):
         blocks_of(file, "at")
     with pytest.raises(ColumnTypeError):

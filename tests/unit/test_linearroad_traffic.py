@@ -17,6 +17,8 @@ from anabranch.errors import InvalidArgumentError
 from anabranch.io.blocks import blocks_of, read_block
 from anabranch.linearroad.generate import trace as traces
 from anabranch.linearroad.generate.copies import SECONDS_PER_BLOCK
+from anabranch.linearroad.generate.trace import Trace, combine, write_trace
+from anabranch.linearroad.generate.traffic import Traffic
 from anabranch.linearroad.schema import (
     EXIT_LANE,
     FEET_PER_SEGMENT,
@@ -27,8 +29,6 @@ from anabranch.linearroad.schema import (
     SEGMENTS,
     Kind,
 )
-from anabranch.linearroad.generate.trace import Trace, combine, write_trace
-from anabranch.linearroad.generate.traffic import Traffic
 
 HOUR = Traffic(expressways=2, seconds=3_600, seed=7, peak_rate=100)
 SHORT = Traffic(expressways=2, seconds=400, seed=5, peak_rate=120)
@@ -249,14 +249,14 @@ def test_parquet_and_blocks_hold_the_same_rows(base: Trace) -> None:
 
 @pytest.mark.parametrize("rows_per_block", [150, 2_000, 65_536])
 def test_copies_are_shifted_copies(base: Trace, tmp_path: Path, rows_per_block: int) -> None:
-    copied = combine(base, tmp_path / "copies", 3, first=1, rows_per_block=rows_per_block)
+    copied = combine(base, tmp_path / "copies", 3, rows_per_block=rows_per_block)
     everything = rows(copied.block_files)
     assert everything.equals(rows(copied.input_files))
     assert (np.diff(everything["Time"].to_numpy()) >= 0).all()
     assert (copied.expressways, copied.tuples) == (6, 3 * base.tuples)
     assert copied.per_minute == tuple(3 * count for count in base.per_minute)
     found, original = everything.to_pandas(), rows(base.input_files).to_pandas()
-    for copy in (1, 2, 3):
+    for copy in range(3):
         mine = found[found.XWay // base.base == copy].reset_index(drop=True)
         mine["XWay"] -= copy * base.base
         mine["VID"] -= copy * base.vid_offset
@@ -365,7 +365,7 @@ def test_what_cannot_be_written_is_refused(base: Trace, tmp_path: Path) -> None:
         write_trace(tmp_path / "trace", SHORT, formats=["csv"])
     with pytest.raises(InvalidArgumentError, match="rows"):
         write_trace(tmp_path / "trace", SHORT, rows_per_block=0)
-    with pytest.raises(InvalidArgumentError, match="copies"):
+    with pytest.raises(InvalidArgumentError, match="cannot be told apart"):
         write_trace(tmp_path / "trace", SHORT, copies=0)
     with pytest.raises(InvalidArgumentError, match="XWay"):
         write_trace(tmp_path / "trace", SHORT, copies=20_000)

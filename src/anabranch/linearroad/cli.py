@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from json import dumps
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +18,12 @@ app = typer.Typer(
 )
 
 _MODE = typer.Option(help="Whose rules: those of the paper's validator, or those of the one with a flat LAV.")
+
+
+def beside(history: Path | None, segment_history: Path | None) -> Path | None:
+    """The segment history: as given, or where `generate` writes it."""
+    usual = history.parent / "segment-history.parquet" if history is not None else None
+    return usual if segment_history is None and usual is not None and usual.exists() else segment_history
 
 
 @app.command()
@@ -75,15 +82,71 @@ def run(
     from anabranch.linearroad import job
 
     console = Console()
-    beside = history.parent / "segment-history.parquet" if history is not None else None
-    if segment_history is None and beside is not None and beside.exists():
-        segment_history = beside
     done = job.run(
-        input=input, history=history, segment_history=segment_history, output=output, mode=mode, master=master,
-        console=console,
+        input=input, history=history, segment_history=beside(history, segment_history), output=output, mode=mode,
+        master=master, console=console,
     )  # fmt: skip
     table = Table("answers", "", box=None, header_style="bold")
     for kind, count in done.answers.items():
         table.add_row(kind, f"{count:,}")
     console.print(table)
     console.print(f"{done.tuples:,} tuples in {done.seconds:.1f} s, {done.rate:,.0f} a second", highlight=False)
+
+
+@app.command()
+def validate(
+    input: Annotated[Path, typer.Option(help="The Parquet input that was answered: a file, or a folder of them.")],
+    output: Annotated[Path, typer.Option(help="The answers: what `run` wrote.")],
+    history: Annotated[Path | None, typer.Option(help="As for `run`.")] = None,
+    segment_history: Annotated[Path | None, typer.Option(help="As for `run`.")] = None,
+    mode: Annotated[Mode, _MODE] = Mode.PAPER,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")] = False,
+) -> None:
+    """Compare all answers of a run with an independent reference: slow, plain SQL, one view per rule.
+
+    Says what differs, by kind, with examples; a difference makes the command fail. Needs DuckDB: pip install
+    "anabranch\\[linearroad]".
+    """
+    from anabranch.linearroad.check.validate import validate as compare
+
+    console = Console()
+    report = compare(input, history, beside(history, segment_history), output, mode)
+    console.print(report.table())
+    for kind, each in report.by_kind.items():
+        for example in each.examples:
+            console.print(f"{kind} {example.difference}: {example.answer} {example.reason}", highlight=False)
+    if json:
+        typer.echo(dumps(report.as_json()))
+    raise typer.Exit(1 if report.differences else 0)
+
+
+@app.command()
+def rate(
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")] = False,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="No real time: only the highest sustained rate, all answers checked.")
+    ] = False,
+    expressways: Annotated[int | None, typer.Option(min=2, help="The first L to try; else 64 for each core.")] = None,
+    trials: Annotated[int, typer.Option(min=1, help="The most trials; each takes some minutes.")] = 3,
+    seconds: Annotated[
+        int, typer.Option(min=120, max=SECONDS, help="Length of the trace; the rate rises over it.")
+    ] = 900,
+    paced: Annotated[int, typer.Option(min=60, help="Seconds at its end that come in real time.")] = 180,
+    seed: Annotated[int, typer.Option(help="Of the traffic.")] = 1,
+    mode: Annotated[Mode, _MODE] = Mode.PAPER,
+    work: Annotated[Path, typer.Option(help="Folder for traces and answers; needs some ten GB.")] = Path("out/rate"),
+) -> None:
+    """Find the largest L, the number of expressways, that this machine holds.
+
+    The end of the trace is replayed in real time at the benchmark's rate (1,700 tuples per second and expressway at the
+    peak); what comes before warms the state up, as fast as it goes. L holds if every answer equals the reference's and
+    leaves in time: 5 s, 10 s for expenditures, 30 s for travel times.
+    """
+    from anabranch.linearroad.rate import Course, rate_machine
+
+    console = Console(stderr=json)
+    course = Course(seconds=seconds, paced=0 if fast else paced, seed=seed, mode=mode)
+    found = rate_machine(course, work, first=expressways, trials=1 if fast else trials, console=console)
+    if json:
+        typer.echo(dumps(found))
+    raise typer.Exit(1 if found["differences"] else 0)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +27,9 @@ from anabranch.running import cause_of
 GROUPS = 60
 """Partition-groups, unless there are fewer expressways: far more than workers, so that they can be moved."""
 ROWS_PER_EPOCH = 2_000_000
+_LOOK = 0.5
+"""Seconds between two looks whether a query is to be stopped."""
+_MEMORY = Path("/dev/shm")
 CHECKPOINT = "_checkpoint"
 """In the output folder: a run that was cut short goes on when it is started again."""
 
@@ -59,22 +65,43 @@ def run(
     spark = session(master, app_name="anabranch linearroad")
     reports = recorded(spark, input, rows_per_epoch=rows_per_epoch)
     began = time.perf_counter()
-    with progress_bar(console, "tuples") as progress:
-        bar = _Bar(progress, tuples)
+    with progress_bar(console, "tuples") as progress, live_folder(master) as live:
         query = ab.start(
             *linear_road(reports, road, output),
             checkpoint=output / CHECKPOINT,
             trigger="available-now",
-            listeners=[bar],
+            listeners=[_Bar(progress, tuples)],
+            live=live,
         )
-        try:
-            query.awaitTermination()
-        except StreamingQueryException as error:
-            raise JobError(
-                f"the run failed: {cause_of(error)}",
-                hint="mend the cause and run the same command again: it goes on where it was",
-            ) from error
+        wait_for(query)
     return Done(tuples, complete(output), time.perf_counter() - began)
+
+
+def wait_for(query: ab.EpochQuery, until: Callable[[], bool] = lambda: False) -> None:
+    """Until the query ends, or is to be stopped; and its failure as an error for people."""
+    try:
+        while not query.awaitTermination(_LOOK):
+            if until():
+                query.stop()
+                return
+    except StreamingQueryException as error:
+        raise JobError(
+            f"the run failed: {cause_of(error)}",
+            hint="mend the cause and run the same command again: it goes on where it was",
+        ) from error
+
+
+@contextmanager
+def live_folder(master: str | None = None) -> Iterator[Path | None]:
+    """A folder in memory for the live state, removed afterwards; None on a cluster, and where the machine has none.
+
+    On a disk the system would write the state out all the time. What must survive is in the epoch store.
+    """
+    if not _MEMORY.is_dir() or not (master or "local").startswith("local"):
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="anabranch-live-", dir=_MEMORY) as folder:
+        yield Path(folder)
 
 
 def extent_of(path: Path) -> tuple[int, int]:

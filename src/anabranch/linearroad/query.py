@@ -82,9 +82,25 @@ def recorded(
     return ab.block_stream(source, time="Time", watermark="0 seconds", schema=schema)
 
 
-def linear_road(reports: Stream, road: Road, output: str | Path, *, splitters: int | None = None) -> list[Delivery]:
-    """All answers of Linear Road, a folder for each kind; give them to `anabranch.start`."""
-    lanes = reports.split(road.groups, route=group_of_expressway, broadcast=is_balance_query, splitters=splitters)
+def linear_road(
+    reports: Stream,
+    road: Road,
+    output: str | Path,
+    *,
+    splitters: int | None = None,
+    window_bytes: int | None = None,
+) -> list[Delivery]:
+    """All answers of Linear Road, a folder for each kind; give them to `anabranch.start`.
+
+    `splitters` and `window_bytes` (p and W of parasplit) are tuned while it runs, unless given.
+    """
+    lanes = reports.split(
+        road.groups,
+        route=group_of_expressway,
+        broadcast=is_balance_query,
+        splitters=splitters,
+        window_bytes=window_bytes,
+    )
     answers = lanes.process(road, outputs=_OUTPUTS)
     balance = answers.combine("balance", by=("Time", "Emit", "QID"), sums="Balance", maxima="ResultTime")
     direct = {name: ab.FileSink(Path(output, name)) for name in _OUTPUTS if name != "balance"}

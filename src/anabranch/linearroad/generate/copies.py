@@ -26,31 +26,30 @@ _XWAY, _VID, _QID = (INPUT.names.index(name) for name in ("XWay", "VID", "QID"))
 
 @dataclass(frozen=True)
 class Copies:
-    """The copies first .. first + count - 1, and by how much XWay, VID and QID grow from one to the next."""
+    """How many, and by how much XWay, VID and QID grow from one to the next. The first has the numbers of the base."""
 
     count: int
-    first: int
-    xway: int
-    vid: int
-    qid: int
+    expressways: int
+    vid_offset: int
+    qid_offset: int
 
     def __post_init__(self) -> None:
-        if self.count < 1 or self.first < 0:
+        if min(self.count, self.expressways, self.vid_offset, self.qid_offset) < 1:
             raise InvalidArgumentError(
-                f"{self.count} copies from number {self.first} on are no trace", hint="one copy, from number 0 on, is"
+                f"{self} cannot be told apart: one copy's numbers would be another's", hint="use positive offsets"
             )
         for name, step in self.steps.items():
-            most, kind = (self.first + self.count) * step - 1, INPUT.field(name).type
+            most, kind = self.count * step - 1, INPUT.field(name).type
             if most > np.iinfo(kind.to_pandas_dtype()).max:
                 raise InvalidArgumentError(
-                    f"{self.count} copies from number {self.first} on need a {name} of {most:,}, which is no {kind}",
+                    f"{self.count} copies need a {name} of {most:,}, which is no {kind}",
                     hint="take fewer copies, or a shorter trace, whose cars and queries are fewer",
                 )
 
     @property
     def steps(self) -> dict[str, int]:
         """By column, what it grows by."""
-        return {"XWay": self.xway, "VID": self.vid, "QID": self.qid}
+        return {"XWay": self.expressways, "VID": self.vid_offset, "QID": self.qid_offset}
 
 
 def blocks_of_copies(batch: pa.RecordBatch, copies: Copies, rows: int = ROWS_PER_BLOCK) -> Iterator[pa.RecordBatch]:
@@ -81,7 +80,11 @@ class _Source:
         self.time: NDArray[np.int64] = batch.column("Time").to_numpy().astype(np.int64)
         # What each column of each tuple grows by from copy to copy; reports have no QID, in any copy.
         is_query = self._columns[_QID] >= 0
-        self._step = {_XWAY: copies.xway, _VID: copies.vid, _QID: (is_query * copies.qid).astype(np.int32)}
+        self._step = {
+            _XWAY: copies.expressways,
+            _VID: copies.vid_offset,
+            _QID: (is_query * copies.qid_offset).astype(np.int32),
+        }
 
     def seconds(self, begin: int = 0, end: int | None = None) -> list[tuple[int, int]]:
         """The first row of each second, and the row after its last, among the rows begin .. end-1."""
@@ -106,7 +109,7 @@ class _Source:
     def _block(self, pieces: list[tuple[int, int]], copy: int, count: int) -> pa.RecordBatch:
         """The rows of each piece in `count` copies, before those of the next piece."""
         size = count * sum(end - begin for begin, end in pieces)
-        number = self._copies.first + np.arange(copy, copy + count)[:, None]
+        number = np.arange(copy, copy + count)[:, None]
         columns = []
         for index, column in enumerate(self._columns):
             target = np.empty(size, column.dtype)

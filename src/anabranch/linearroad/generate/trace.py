@@ -58,8 +58,6 @@ class Trace:
     base: int
     """Distinct expressways that were simulated."""
     copies: int
-    first: int
-    """The number of the first copy."""
     vid_offset: int
     qid_offset: int
     tuples: int
@@ -82,8 +80,13 @@ class Trace:
 
     @property
     def expressways(self) -> int:
-        """Expressways in the trace; their numbers begin at ``first * base``."""
+        """Expressways in the trace."""
         return self.base * self.copies
+
+    @property
+    def numbering(self) -> Copies:
+        """How the numbers of the copies differ."""
+        return Copies(self.copies, self.base, self.vid_offset, self.qid_offset)
 
     @property
     def input_files(self) -> list[Path]:
@@ -127,23 +130,22 @@ def write_trace(
     traffic: Traffic,
     copies: int = 1,
     formats: Sequence[str] = FORMATS,
-    first: int = 0,
     progress: Progress | None = None,
     rows_per_block: int = ROWS_PER_BLOCK,
 ) -> Trace:
-    """Simulate the traffic and write the copies `first` to ``first + copies - 1`` of it, with what belongs to it.
+    """Simulate the traffic and write copies of it, with what belongs to it.
 
     `formats` says how the tuples are written: "parquet", "blocks" or both. The folder must be new, or empty.
     """
     _check(formats, rows_per_block)
     # How many cars there are is known after the simulation; that the expressways have numbers can be checked before.
-    Copies(copies, first, traffic.expressways, 0, 0)
+    Copies(copies, traffic.expressways, vid_offset=1, qid_offset=1)
     with _draft_of(Path(folder)) as draft:
-        if copies == 1 and first == 0:
+        if copies == 1:
             _write_base(draft, traffic, formats, progress, rows_per_block)
         else:
             base = _write_base(draft / "base", traffic, [BLOCKS], None, ROWS_PER_BLOCK)
-            _write_copies(base, draft, copies, first, formats, progress, rows_per_block)
+            _write_copies(base, draft, copies, formats, progress, rows_per_block)
             shutil.rmtree(base.folder)
     return Trace.load(folder)
 
@@ -153,20 +155,19 @@ def combine(
     folder: str | Path,
     copies: int,
     formats: Sequence[str] = FORMATS,
-    first: int = 0,
     progress: Progress | None = None,
     rows_per_block: int = ROWS_PER_BLOCK,
 ) -> Trace:
     """Write copies of a trace without simulating it again: what `write_trace` with its traffic would write."""
     _check(formats, rows_per_block)
-    if (base.copies, base.first) != (1, 0):
+    if base.copies != 1:
         raise InvalidArgumentError(
             f"{base.folder} holds copies already, whose cars and expressways have been numbered",
             hint="combine copies of the trace it was made of",
         )
-    Copies(copies, first, base.base, base.vid_offset, base.qid_offset)
+    Copies(copies, base.base, base.vid_offset, base.qid_offset)
     with _draft_of(Path(folder)) as draft:
-        _write_copies(base, draft, copies, first, formats, progress, rows_per_block)
+        _write_copies(base, draft, copies, formats, progress, rows_per_block)
     return Trace.load(folder)
 
 
@@ -205,7 +206,7 @@ def _write_base(
 ) -> Trace:
     """Simulate, and write one copy."""
     tally = _Census(traffic.seconds, progress)
-    one = Copies(1, 0, traffic.expressways, 0, 0)
+    one = Copies(1, traffic.expressways, vid_offset=1, qid_offset=1)
     blocks = (block for chunk in traffic.chunks() for block in blocks_of_copies(chunk, one, rows_per_block))
     _write_tuples(folder, tally.watch(blocks), formats)
     history = history_of(tally.asked(), tally.cars, traffic.expressways, traffic.seed)
@@ -218,7 +219,6 @@ def _write_base(
         peak_rate=traffic.peak_rate,
         base=traffic.expressways,
         copies=1,
-        first=0,
         vid_offset=_offset(tally.cars),
         qid_offset=_offset(tally.queries),
         tuples=tally.tuples,
@@ -232,22 +232,21 @@ def _write_copies(
     base: Trace,
     folder: Path,
     count: int,
-    first: int,
     formats: Sequence[str],
     progress: Progress | None,
     rows_per_block: int,
 ) -> None:
     """Copies of a trace on disk."""
-    copies = Copies(count, first, base.base, base.vid_offset, base.qid_offset)
+    copies = Copies(count, base.base, base.vid_offset, base.qid_offset)
     tally = _Tally(base.seconds, progress)
     blocks = (block for batch in base.batches() for block in blocks_of_copies(batch, copies, rows_per_block))
     _write_tuples(folder, tally.watch(blocks), formats)
-    numbers = range(first, first + count)
+    numbers = range(count)
     for source in (base.history_file, base.segment_history_file):
         table = pq.read_table(source)
         steps = {name: step for name, step in copies.steps.items() if name in table.column_names}
         write_copies(folder / source.name, table, numbers, steps)
-    copied = replace(base, folder=folder, copies=count, first=first)
+    copied = replace(base, folder=folder, copies=count)
     replace(copied, tuples=tally.tuples, per_minute=tally.per_minute)._save()
 
 

@@ -216,11 +216,10 @@ BALANCES = (
     _same("question", "SELECT QID, Time::INT AS Time, VID FROM input WHERE Type = 2", stored=True),
     Rule(
         "account",
-        # What the cars that ask had paid, over all expressways, since Time.
-        # paper: a toll is charged at the car's next notification. So one that leaves by the ramp does not pay the last
-        #   segment, until it comes back. Earlier and its balance: the notification before, if there is another one.
-        # flat-lav: a toll is charged on entering the next segment, in any lane, of the same trip. The balance without
-        #   the last charge above 0, and how many there were, make the alternative.
+        # What the cars that ask had paid, over all expressways, from Time on.
+        # paper: a toll is charged at the car's next notification, and the exit lane does not notify. So the last
+        #   segment of a trip is not paid until the car comes back.
+        # flat-lav: a toll is charged on entering another segment, in any lane, on the same trip; Number counts charges.
         paper="""
         SELECT VID, Time, coalesce(sum(Toll) OVER (car ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0)::BIGINT
                AS Balance, row_number() OVER (car) AS Number

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from anabranch.errors import MissingDependencyError
-from anabranch.linearroad.reference_sql import RULES
+from anabranch.linearroad.check.reference_sql import RULES
 from anabranch.linearroad.schema import HISTORY, INPUT, SEGMENT_HISTORY, Mode
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def connect(database: Path | None = None, *, threads: int | None = None) -> Duck
     except ImportError as error:
         raise MissingDependencyError(
             "the reference of Linear Road needs DuckDB, which is not installed; without it no answer can be checked",
-            hint="pip install duckdb",
+            hint='pip install "anabranch[linearroad]"',
         ) from error
     connection = duckdb.connect(str(database) if database else ":memory:")
     connection.execute("SET preserve_insertion_order = false")  # order costs memory, and no answer depends on it

@@ -19,7 +19,7 @@ without a join; only copies that differ are compared row by row.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -27,8 +27,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rich.table import Table
 
 from anabranch.errors import InvalidArgumentError
-from anabranch.linearroad.reference import Expected, Paths, connect, expected_answers, parquet, quoted
-from anabranch.linearroad.schema import ANSWERS, LIMITS, Mode
+from anabranch.linearroad.check.reference import Expected, Paths, connect, expected_answers, parquet, quoted
+from anabranch.linearroad.generate.copies import Copies
+from anabranch.linearroad.schema import LIMITS, Mode, answer_schema
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -40,32 +41,11 @@ COPIES_IN_DETAIL = 3
 
 
 @dataclass(frozen=True)
-class Copies:
-    """Copies of a base trace: in copy c, XWay, VID and QID are larger by c times these; c is first .. first+count-1."""
-
-    count: int
-    expressways: int
-    vid_offset: int
-    qid_offset: int
-    first: int = 0
-
-    def __post_init__(self) -> None:
-        if min(self.count, self.expressways, self.vid_offset, self.qid_offset) < 1 or self.first < 0:
-            raise InvalidArgumentError(
-                f"{self} cannot be told apart: one copy's numbers would be another's", hint="use positive offsets"
-            )
-
-    def offset(self, column: str) -> int:
-        """What a column grows by from copy to copy."""
-        return {"XWay": self.expressways, "VID": self.vid_offset, "QID": self.qid_offset}.get(column, 0)
-
-
-@dataclass(frozen=True)
 class Example:
     """One difference: an answer in the run's own numbers, and what is wrong with it."""
 
     difference: str
-    answer: dict[str, int | None]
+    answer: dict[str, float | None]
     reason: str
 
 
@@ -82,7 +62,7 @@ class KindReport:
     duplicates: int = 0
     late: int = 0
     early: int = 0
-    worst_response: int | None = None
+    worst_response: float | None = None
     """The longest time to an answer, in seconds."""
     copies_estimated: int = 0
     """Copies that differ but were not compared row by row: all their answers count as missing and as unexpected."""
@@ -134,9 +114,13 @@ def validate(
     copies: Copies | None = None,
     *,
     expected: Expected | None = None,
+    published: Mapping[int, float] | None = None,
     threads: int | None = None,
 ) -> Report:
     """Compare a run's output folder with the reference.
+
+    `published`: for epochs of a run in real time, the second of the simulation at which their answers could be seen.
+    Then response times are counted until that, and for no other epochs; else until Emit.
 
     With `copies`, the first three arguments are those of the base trace. `expected` are its right answers, if they have
     been computed before.
@@ -152,7 +136,9 @@ def validate(
         if expected is None:
             expected = expected_answers(trace_input, history, segment_history, mode, folder, threads=threads)
         with connect(Path(folder) / "validate.duckdb", threads=threads) as connection:
-            return Report(mode, {kind: _Comparison(connection, kind, expected, output, copies).run() for kind in KEYS})
+            return Report(
+                mode, {kind: _Comparison(connection, kind, expected, output, copies, published).run() for kind in KEYS}
+            )
 
 
 KEYS = {
@@ -175,23 +161,29 @@ class _Sum(NamedTuple):
     checksum: int = 0
     late: int = 0
     early: int = 0
-    worst_response: int | None = None
+    worst_response: float | None = None
 
 
 class _Comparison:
     """One kind of answer: the views `given` and `expected`, numbered like the base, and what is asked of them."""
 
     def __init__(
-        self, connection: DuckDBPyConnection, kind: str, expected: Expected, output: str | Path, copies: Copies | None
+        self,
+        connection: DuckDBPyConnection,
+        kind: str,
+        expected: Expected,
+        output: str | Path,
+        copies: Copies | None,
+        published: Mapping[int, float] | None,
     ) -> None:
         self._connection = connection
         self._kind = kind
         self._copies = copies
-        self._columns = [column.split()[0] for column in ANSWERS[kind].split(", ")]
+        self._columns = answer_schema(kind).names
         self._asked = [column for column in self._columns if column != "Emit"]
         self._values = [column for column in self._asked if column not in KEYS[kind]]
-        self._numbers = range(copies.first, copies.first + copies.count) if copies else range(1)
-        self._view_given(Path(output) / kind)
+        self._numbers = range(copies.count if copies else 1)
+        self._view_given(Path(output) / kind, published)
         connection.execute(f"CREATE OR REPLACE VIEW expected AS FROM {parquet(expected.path(kind))}")
 
     def run(self) -> KindReport:
@@ -221,19 +213,32 @@ class _Comparison:
         wanting = {name: sql for name, sql in self._differing(detailed).items() if getattr(report, name)}
         return replace(report, examples=tuple(e for name, sql in wanting.items() for e in self._examples(name, sql)))
 
-    def _view_given(self, folder: Path) -> None:
+    def _view_given(self, folder: Path, published: Mapping[int, float] | None) -> None:
         """All answers of the run, with the number of their copy and with the numbers they would have in the base."""
         files = [path for path in sorted(folder.rglob("*.parquet")) if not _is_hidden(path.relative_to(folder))]
         if files:
-            source = f"read_parquet([{', '.join(map(quoted, files))}], hive_partitioning = false)"
+            read = ", hive_partitioning = false, filename = true"
+            source = f"read_parquet([{', '.join(map(quoted, files))}]{read})"
         else:
-            source = f"(SELECT {', '.join(f'NULL AS {column}' for column in self._columns)} WHERE false)"
+            source = (
+                f"(SELECT {', '.join(f'NULL AS {column}' for column in self._columns)}, '' AS filename WHERE false)"
+            )
+        # Answers of an epoch outside of real time have no moment of their own: they count as answered at once.
+        left = {str(path): (published or {}).get(_epoch_of(path)) for path in files} if published is not None else {}
+        self._connection.execute("CREATE OR REPLACE TABLE left_at (filename VARCHAR, Moment DOUBLE)")
+        if left:
+            self._connection.executemany("INSERT INTO left_at VALUES (?, ?)", list(left.items()))
+        emit = "Emit::DOUBLE" if published is None else "coalesce(Moment, Time)"
         number = _NUMBER.get(self._kind, "QID")
-        copy = f"coalesce({number}::BIGINT // {self._copies.offset(number)}, -1)" if self._copies else "0"
-        base = ", ".join(f"{column}::BIGINT - Copy * {self._offset(column)} AS {column}" for column in self._columns)
-        self._connection.execute(
-            f"CREATE OR REPLACE VIEW given AS SELECT Copy, {base} FROM (SELECT *, {copy} AS Copy FROM {source})"
+        copy = f"coalesce({number}::BIGINT // {self._offset(number)}, -1)" if self._copies else "0"
+        base = ", ".join(
+            f"{emit} AS Emit" if column == "Emit" else f"{column}::BIGINT - Copy * {self._offset(column)} AS {column}"
+            for column in self._columns
         )
+        self._connection.execute(f"""
+            CREATE OR REPLACE VIEW given AS
+            SELECT Copy, {base} FROM (SELECT *, {copy} AS Copy FROM {source}) LEFT JOIN left_at USING (filename)
+        """)
 
     def _sums(self) -> dict[int, _Sum]:
         rows = self._rows(f"""
@@ -289,7 +294,7 @@ class _Comparison:
                 """,
             "duplicates": f"SELECT g.Copy, {given}, j.Answers || ' answers' FROM {judged} WHERE j.Answers > 1",
             "late": f"""
-                SELECT g.Copy, {given}, 'after ' || (Emit - Time) || ' s, the limit is {LIMITS[self._kind]} s'
+                SELECT g.Copy, {given}, 'after ' || round(Emit - Time, 2) || ' s, the limit is {LIMITS[self._kind]} s'
                 FROM given AS g WHERE {self._late}
                 """,
             "early": f"SELECT g.Copy, {given}, 'emitted before its question' FROM given AS g WHERE Emit < Time",
@@ -305,7 +310,7 @@ class _Comparison:
             yield Example(difference, own, reason or "")
 
     def _offset(self, column: str) -> int:
-        return self._copies.offset(column) if self._copies else 0
+        return self._copies.steps.get(column, 0) if self._copies else 0
 
     @property
     def _late(self) -> str:
@@ -348,6 +353,12 @@ def _equal(columns: Sequence[str], a: str, b: str) -> str:
 
 def _listed(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers)) or "NULL"
+
+
+def _epoch_of(path: Path) -> int:
+    """The epoch that published a file; -1 where the path does not say."""
+    name = path.parent.name
+    return int(name.removeprefix("epoch=")) if name.startswith("epoch=") else -1
 
 
 def _is_hidden(path: Path) -> bool:

@@ -1,0 +1,252 @@
+"""The page `linear-road.html`: one file that needs no network and no matplotlib.
+
+All figures are those of the run: of its output, its epochs and the validator's report. The script at the end of the
+page only reads the maps out under the cursor.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from html import escape
+from pathlib import Path
+from string import Template
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anabranch.demo.colours import MARK
+from anabranch.linearroad.demo.charts import Box, Line, heat_map, image, line_chart, text
+from anabranch.linearroad.demo.result import DemoResult, rates
+from anabranch.linearroad.demo.shades import KIND_COLOURS, TOP_SPEED, TOP_TOLL, speed_bytes, toll_bytes
+from anabranch.linearroad.demo.view import ARROWS, clock
+from anabranch.linearroad.schema import DIRECTIONS, LIMITS
+from anabranch.ui.live import amount
+
+FILE = "linear-road.html"
+KINDS = {
+    "toll": ("toll", "a car has entered a segment: how fast it is, what it costs"),
+    "accident": ("accident", "and an accident is at most four segments ahead"),
+    "balance": ("balance", "what has this car been charged, on all expressways?"),
+    "expenditure": ("expenditure", "what did it pay on one of the last 69 days?"),
+    "traveltime": ("travel time", "how long from here to there, at what toll?"),
+}
+"""The kinds of answers: their names, and what they say."""
+WAYS = ("east", "west")
+BALANCES = 6
+"""How many cars the page lists."""
+_TEMPLATE = Path(__file__).with_name("page.html")
+
+# The maps, in units of the drawing: speeds at the left, tolls at the right.
+_WIDTH, _LEFT, _BETWEEN = 1160, 58, 36
+_MAP_WIDTH = (_WIDTH - _LEFT - _BETWEEN) / 2
+_MAP_HEIGHT, _MAP_GAP, _MAP_TOP = 168, 30, 52
+_PITCH = _MAP_HEIGHT + _MAP_GAP
+
+
+def write(result: DemoResult, path: Path) -> Path:
+    """Write the page."""
+    page = Template(_TEMPLATE.read_text(encoding="utf-8"))
+    path.write_text(page.substitute(values(result)), encoding="utf-8")
+    return path
+
+
+def values(result: DemoResult) -> dict[str, str]:
+    """What goes into the template."""
+    told, response = result.told, result.response
+    return {
+        "mark": MARK,
+        "verdict": escape(result.verdict),
+        "verdict_class": "right" if result.right else "wrong",
+        "verdict_mark": "✓" if result.right else "✗",
+        "mode": result.report.mode.value,
+        "expressways": count(result.trace.expressways, "expressway"),
+        "minutes": count(-(-result.trace.seconds // 60), "minute"),
+        "speed": "as fast as it goes" if result.pace is None else f"{result.pace:g} times as fast as it happened",
+        "seconds": f"{result.driven.seconds:.0f}",
+        "master": escape(result.master),
+        "tuples": f"{told.tuples:,}",
+        "answers": f"{result.answers:,}",
+        "rate": amount(result.peak_rate),
+        "epochs": f"{len(result.epochs):,}",
+        "response_name": result.response_name,
+        "median": f"{response.median:.2f}",
+        "worst": f"{response.worst:.2f}",
+        "clock_note": clock_note(result),
+        "charged": amount(told.charged),
+        "accidents": f"{len(told.accidents)}",
+        "alerts": f"{told.count('accident'):,}",
+        "maps": maps(result),
+        "sight": sight(result),
+        "charts": charts(result),
+        "answer_rows": answer_rows(result),
+        "accident_rows": accident_rows(result),
+        "balance_rows": balance_rows(result),
+        "data": json.dumps(readout(result)),
+    }
+
+
+def maps(result: DemoResult) -> str:
+    """All directions of all expressways."""
+    told, minutes = result.told, result.trace.seconds / 60
+    roads = [(xway, way) for xway in range(len(told.speed)) for way in range(DIRECTIONS)]
+    height = _MAP_TOP + len(roads) * _PITCH + 2
+    parts = [f'<svg id="maps" viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="speeds and tolls of the roads">']
+    parts += _scale(0, "speed, miles per hour", speed_bytes(np.linspace(0, TOP_SPEED, 180)), speed_marks())
+    parts += _scale(1, "toll", toll_bytes(np.geomspace(1, TOP_TOLL, 180)), toll_marks())
+    for row, (xway, way) in enumerate(roads):
+        accidents = [each for each in told.accidents if (each.xway, each.way) == (xway, way)]
+        speeds, tolls = map_box(row, 0), map_box(row, 1)
+        parts += heat_map(speed_bytes(told.speed[xway, way]), speeds, minutes, accidents)
+        parts += heat_map(toll_bytes(told.toll[xway, way]), tolls, minutes, accidents, labels=False)
+        middle = speeds.top + speeds.height / 2
+        label = f"expressway {xway}, {WAYS[way]} {'↑' if way == 0 else '↓'}"
+        parts.append(f'<text class="road" transform="translate(13 {middle:g}) rotate(-90)">{label}</text>')
+    parts.append('<g id="cursor" hidden></g></svg>')
+    return "\n".join(parts)
+
+
+def map_box(row: int, column: int) -> Box:
+    """Where a map is."""
+    return Box(_LEFT + column * (_MAP_WIDTH + _BETWEEN), _MAP_TOP + row * _PITCH, _MAP_WIDTH, _MAP_HEIGHT)
+
+
+def speed_marks() -> list[tuple[float, str]]:
+    """Labels of the scale, and how far along they are."""
+    return [(speed / TOP_SPEED, f"{speed}") for speed in range(0, TOP_SPEED + 1, 20)]
+
+
+def toll_marks() -> list[tuple[float, str]]:
+    """The same; the scale is logarithmic."""
+    return [(0.0, "none"), (0.5, amount(TOP_TOLL**0.5)), (1.0, amount(TOP_TOLL))]
+
+
+def _scale(column: int, title: str, cells: NDArray[np.uint8], marks: Iterable[tuple[float, str]]) -> Iterator[str]:
+    box = map_box(0, column)
+    bar = Box(box.right - 200, 10, 180, 9)
+    yield text(box.left, 20, title, "title")
+    yield image(cells[None, :], bar)
+    for share, label in marks:
+        yield text(bar.left + share * bar.width, 34, label, "tick", "middle")
+
+
+def sight(result: DemoResult) -> str:
+    """What one sees, in the run's own words."""
+    told = result.told
+    parts = [
+        "Dark segments are free, glowing ones slow (left) or dear (right). Near cities the ramps are busy: there the road "
+        "fills up, the average speed falls below 40 miles per hour, and a toll sets in that rises with the square of the "
+        "cars. At first every road is slow, since all cars have just come from a ramp."
+    ]
+    if told.accidents:
+        longest = max(told.accidents, key=lambda each: each.last - each.first)
+        parts.append(
+            f"A blue bar is an accident, from the first to the last car that was warned of it: for instance on expressway "
+            f"{longest.xway}, {WAYS[longest.way]}, segment {longest.segment}, from {clock(longest.first)} to "
+            f"{clock(longest.last)}. While it lasts, its segment and the four before it cost nothing, so that cars may "
+            "leave early: a dark gap in the tolls."
+        )
+    dearest = float(np.nan_to_num(told.toll).max())
+    if dearest > 0:
+        xway, way, segment, minute = np.argwhere(told.toll == dearest)[0].tolist()
+        parts.append(
+            f"Nothing was dearer than {dearest:,.0f} for segment {segment} of expressway {xway}, {WAYS[way]}, in minute "
+            f"{minute + 1}."
+        )
+    return " ".join(parts)
+
+
+def charts(result: DemoResult) -> str:
+    """Rates and response times over the time of the simulation, an epoch at a time."""
+    epochs, driven = result.epochs, result.driven
+    ends = [(epoch.last + 1) / 60 for epoch in epochs]
+    answers = [Line(KINDS[kind][0], KIND_COLOURS[kind], rates(epochs, kind)) for kind in KINDS]
+    found = [driven.response([epoch]) for epoch in epochs]
+    response = [
+        Line("median of an epoch", KIND_COLOURS["balance"], [each.median if each else 0.0 for each in found]),
+        Line("longest", KIND_COLOURS["accident"], [each.worst if each else 0.0 for each in found]),
+    ]
+    name = result.response_name
+    return "\n".join(
+        f"<figure>{chart}</figure>"
+        for chart in (
+            line_chart("Input", "tuples/s", ends, [Line("read", KIND_COLOURS["toll"], rates(epochs))]),
+            line_chart("Answers, logarithmic", "per second", ends, answers, log=True),
+            line_chart(name[0].upper() + name[1:], "seconds", ends, response, limit=min(LIMITS.values())),
+        )
+    )
+
+
+def answer_rows(result: DemoResult) -> str:
+    """A row for each kind of answer: what the validator counted, and how long answers took."""
+    rows = []
+    for kind, (name, meaning) in KINDS.items():
+        report = result.report.by_kind[kind]
+        response = result.driven.response(result.epochs, [kind])
+        cells = [f"{result.told.count(kind):,}", f"{report.equal:,}"]
+        wrong = (report.missing, report.wrong, report.unexpected, report.duplicates)
+        cells += [f"{n:,}" if n == 0 else f'<strong class="wrong">{n:,}</strong>' for n in wrong]
+        cells += [f"{LIMITS[kind]} s"]
+        cells += ["–", "–", "–"] if response is None else [
+            f"{response.median:.2f} s", f"{response.worst:.2f} s", f"{response.late:,}"
+        ]  # fmt: skip
+        rows.append(
+            f'<tr><th><i style="background:{KIND_COLOURS[kind]}"></i>{name}<small>{meaning}</small></th>'
+            + "".join(f"<td>{cell}</td>" for cell in cells)
+            + "</tr>"
+        )
+    return "\n".join(rows)
+
+
+def accident_rows(result: DemoResult) -> str:
+    """The accidents, in the order in which they were told."""
+    rows = [
+        f"<tr><th>{each.xway} {ARROWS[each.way]} {WAYS[each.way]}</th><td>{each.segment}</td><td>{clock(each.first)}</td>"
+        f"<td>{clock(each.last)}</td><td>{each.alerts:,}</td></tr>"
+        for each in sorted(result.told.accidents, key=lambda each: each.first)
+    ]
+    return "\n".join(rows) or '<tr><td colspan="5">no accident in these minutes</td></tr>'
+
+
+def balance_rows(result: DemoResult) -> str:
+    """Cars that asked, and have been charged most."""
+    rows = [
+        f"<tr><th>{each.vid:,}</th><td>{clock(each.time)}</td><td>{each.amount:,}</td></tr>"
+        for each in result.told.highest_balances(BALANCES)
+    ]
+    return "\n".join(rows) or '<tr><td colspan="3">nobody asked</td></tr>'
+
+
+def clock_note(result: DemoResult) -> str:
+    """How the response time was measured."""
+    if result.driven.clock is None:
+        return (
+            "The tuples came as fast as they were taken, so none was ever due: the time is that from reading an epoch "
+            "to publishing its answers, in seconds of the wall clock."
+        )
+    return (
+        "The time counts from the moment at which the paced recording had a tuple due to the moment at which its answer "
+        "could be read in a file, in seconds of the wall clock: waiting for the running epoch is part of it. The limits "
+        f"are those of the benchmark; they are for a clock that runs {result.pace:g} times slower."
+    )
+
+
+def readout(result: DemoResult) -> dict[str, object]:
+    """What the cursor reads, and where the maps are. -1: nothing was told."""
+    told = result.told
+    roads = [(xway, way) for xway in range(len(told.speed)) for way in range(DIRECTIONS)]
+    first, second = map_box(0, 0), map_box(0, 1)
+    return {
+        "roads": [f"expressway {xway}, {WAYS[way]}" for xway, way in roads],
+        "speed": [np.nan_to_num(told.speed[road], nan=-1).astype(int).ravel().tolist() for road in roads],
+        "toll": [np.nan_to_num(told.toll[road], nan=-1).astype(int).ravel().tolist() for road in roads],
+        "columns": told.speed.shape[-1],
+        "minutes": result.trace.seconds / 60,
+        "lefts": [first.left, second.left],
+        "map": {"width": first.width, "height": first.height, "top": first.top, "pitch": _PITCH},
+    }
+
+
+def count(number: int, what: str) -> str:
+    """1 core, 2 cores."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -1,0 +1,176 @@
+"""The picture `linear-road.png`, with matplotlib: the roads by speed and by toll, the rates and the response times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anabranch.demo import colours
+from anabranch.linearroad.demo.page import KINDS, WAYS, speed_marks, toll_marks
+from anabranch.linearroad.demo.result import DemoResult, rates
+from anabranch.linearroad.demo.shades import KIND_COLOURS, TOP_SPEED, TOP_TOLL, speed_bytes, toll_bytes
+from anabranch.linearroad.demo.told import Accident
+from anabranch.linearroad.schema import DIRECTIONS, LIMITS, SEGMENTS
+from anabranch.ui.live import amount
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FILE = "linear-road.png"
+ROWS = 4
+"""Directions of expressways in the picture; the page has all."""
+
+
+def available() -> bool:
+    """Whether matplotlib, an optional dependency, is installed."""
+    return find_spec("matplotlib") is not None
+
+
+def write(result: DemoResult, path: Path) -> Path:
+    """Draw the picture and save it."""
+    # Imported here, so that the demo runs without it.
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    roads = [(xway, way) for xway in range(len(result.told.speed)) for way in range(DIRECTIONS)][:ROWS]
+    with rc_context(_style()):
+        figure = Figure(figsize=(16, 4.4 + 2.15 * len(roads)), dpi=110)
+        above = 1.62 / figure.get_figheight()
+        layout = figure.add_gridspec(
+            len(roads) + 1, 6, height_ratios=[1.0] * len(roads) + [1.12], left=0.052, right=0.985, top=1 - above,
+            bottom=0.5 / figure.get_figheight(), hspace=0.34, wspace=0.75,
+        )  # fmt: skip
+        _title(figure, result)
+        for row, road in enumerate(roads):
+            for half in range(2):
+                axes = figure.add_subplot(layout[row, 3 * half : 3 * half + 3])
+                _heat_map(axes, result, road, tolls=half == 1)
+                if row == 0:
+                    _scale(figure, axes, tolls=half == 1)
+        _charts([figure.add_subplot(layout[-1, 2 * i : 2 * i + 2]) for i in range(3)], result)
+        figure.savefig(path)
+    return path
+
+
+def _style() -> dict[Any, Any]:
+    return {
+        "font.family": "sans-serif",
+        "font.size": 11,
+        "figure.facecolor": colours.BACKGROUND,
+        "axes.facecolor": colours.BACKGROUND,
+        "axes.edgecolor": colours.LINE,
+        "axes.labelcolor": colours.FAINT,
+        "axes.titlecolor": colours.INK,
+        "axes.titlelocation": "left",
+        "axes.titlesize": 12.5,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "text.color": colours.INK,
+        "xtick.color": colours.FAINT,
+        "ytick.color": colours.FAINT,
+        "grid.color": colours.LINE,
+    }
+
+
+def _title(figure: Figure, result: DemoResult) -> None:
+    inch = 1 / figure.get_figheight()
+    figure.text(
+        0.052,
+        1 - 0.5 * inch,
+        f"Linear Road: {result.verdict[0].lower()}{result.verdict[1:]}",
+        fontsize=22,
+        weight="bold",
+    )
+    how = "as fast as it goes" if result.pace is None else f"{result.pace:g} times as fast as it happened"
+    figure.text(
+        0.052,
+        1 - 0.83 * inch,
+        f"{result.told.tuples:,} tuples of {len(result.told.speed)} expressways in {result.driven.seconds:.0f} s, {how}, on "
+        f"Spark {result.master}; {result.response_name} {result.response.median:.1f} s in the median, "
+        f"{result.response.worst:.1f} s at worst",
+        fontsize=13,
+        color=colours.FAINT,
+    )
+
+
+def _heat_map(axes: Axes, result: DemoResult, road: tuple[int, int], *, tolls: bool) -> None:
+    told, minutes = result.told, result.trace.seconds / 60
+    cells = toll_bytes(told.toll[road]) if tolls else speed_bytes(told.speed[road])
+    axes.imshow(
+        _rgb(cells), aspect="auto", origin="lower", interpolation="nearest", extent=(0, minutes, 0, SEGMENTS)
+    )  # fmt: skip
+    for accident in told.accidents:
+        if (accident.xway, accident.way) == road:
+            _mark(axes, accident)
+    axes.set_yticks(range(0, SEGMENTS + 1, 25))
+    if not tolls:
+        axes.set_ylabel(f"expressway {road[0]}\n{WAYS[road[1]]} {'↑' if road[1] == 0 else '↓'}")
+
+
+def _mark(axes: Axes, accident: Accident) -> None:
+    at, begin, end = accident.segment + 0.5, accident.first / 60, accident.last / 60
+    axes.plot([begin, end], [at, at], color=colours.MARK, linewidth=2, solid_capstyle="butt")
+    axes.plot(begin, at, marker="x", color=colours.MARK, markersize=7, markeredgewidth=2.2)
+
+
+def _scale(figure: Figure, axes: Axes, *, tolls: bool) -> None:
+    """The colours, above the first map."""
+    axes.set_title("toll" if tolls else "speed, miles per hour", pad=16)
+    bar = axes.inset_axes((0.62, 1.115, 0.34, 0.05))
+    cells = toll_bytes(np.geomspace(1, TOP_TOLL, 180)) if tolls else speed_bytes(np.linspace(0, TOP_SPEED, 180))
+    bar.imshow(_rgb(cells[None, :]), aspect="auto", extent=(0, 1, 0, 1))
+    marks = toll_marks() if tolls else speed_marks()
+    bar.set_xticks([share for share, _ in marks], [label for _, label in marks], fontsize=9)
+    bar.xaxis.set_ticks_position("top")
+    bar.set_yticks([])
+    bar.tick_params(length=0, pad=1)
+    for spine in bar.spines.values():
+        spine.set_visible(False)
+
+
+def _rgb(cells: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    return colours.palette()[cells]
+
+
+def _charts(axes: Sequence[Axes], result: DemoResult) -> None:
+    from matplotlib.ticker import FuncFormatter
+
+    epochs, driven = result.epochs, result.driven
+    ends = [(epoch.last + 1) / 60 for epoch in epochs]
+    found = [driven.response([epoch]) for epoch in epochs]
+    _steps(axes[0], ends, rates(epochs), KIND_COLOURS["toll"], "read")
+    axes[0].set_title("tuples per second")
+    for kind, (name, _) in KINDS.items():
+        _steps(axes[1], ends, rates(epochs, kind), KIND_COLOURS[kind], name)
+    axes[1].set_title("answers per second, logarithmic")
+    axes[1].set_yscale("log")
+    axes[1].set_ylim(bottom=1)
+    axes[1].legend(frameon=False, labelcolor="linecolor", fontsize=9.5, ncols=2, loc="lower right", handlelength=0)
+    _steps(axes[2], ends, [each.median if each else 0.0 for each in found], KIND_COLOURS["balance"], "median")
+    _steps(axes[2], ends, [each.worst if each else 0.0 for each in found], KIND_COLOURS["accident"], "longest")
+    limit = min(LIMITS.values())
+    axes[2].axhline(limit, color="#ff7b72", linestyle=(0, (5, 4)), linewidth=1)
+    axes[2].annotate(
+        f"limit {limit} s", (0, limit), (4, -13), textcoords="offset points", color="#ff7b72", fontsize=9.5
+    )
+    axes[2].set_title(f"{result.response_name}, seconds")
+    axes[2].set_ylim(bottom=0)
+    axes[2].legend(frameon=False, labelcolor="linecolor", fontsize=9.5, loc="center right", handlelength=0)
+    for each in axes:
+        each.grid(axis="y")
+        each.set_xlim(0, max(ends, default=1.0))
+        each.set_xlabel("minutes of the simulation")
+    axes[0].set_ylim(bottom=0)
+    axes[0].yaxis.set_major_formatter(FuncFormatter(lambda value, _: amount(value)))
+
+
+def _steps(axes: Axes, ends: Sequence[float], values: Sequence[float], colour: str, label: str) -> None:
+    """Each value holds until its end."""
+    if ends:
+        axes.step([0.0, *ends], [values[0], *values], where="pre", color=colour, linewidth=1.8, label=label)

@@ -1,0 +1,80 @@
+"""What a run of the demo found: everything that the page and the picture show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from anabranch.linearroad.demo.drive import Driven, Response
+from anabranch.linearroad.demo.told import Epoch, Told
+from anabranch.linearroad.generate import Trace
+from anabranch.linearroad.schema import ANSWERS
+from anabranch.linearroad.validate import Report
+
+
+@dataclass(frozen=True)
+class DemoResult:
+    """One run: the trace, what was told, the validator's report, and where the page and the picture are."""
+
+    trace: Trace = field(repr=False)
+    driven: Driven = field(repr=False)
+    report: Report = field(repr=False)
+    pace: float | None
+    master: str
+    """Where Spark ran."""
+    page: Path = Path()
+    picture: Path | None = None
+    """Absent without matplotlib."""
+
+    @property
+    def right(self) -> bool:
+        """Whether the validator found no difference."""
+        return self.report.differences == 0
+
+    @property
+    def verdict(self) -> str:
+        """The same for people."""
+        if self.right:
+            return f"All {self.answers:,} answers are right"
+        return f"{self.report.differences:,} differences in {self.answers:,} answers"
+
+    @property
+    def told(self) -> Told:
+        return self.driven.told
+
+    @property
+    def epochs(self) -> list[Epoch]:
+        return self.driven.epochs
+
+    @property
+    def answers(self) -> int:
+        """Answers of all kinds."""
+        return sum(self.told.count(kind) for kind in ANSWERS)
+
+    @property
+    def response(self) -> Response:
+        """Over all answers."""
+        return self.driven.response(self.epochs) or Response(0.0, 0.0)
+
+    @property
+    def response_name(self) -> str:
+        """What the response time is: without a pace no tuple was ever due."""
+        return "time from read to publication" if self.driven.clock is None else "response time"
+
+    @property
+    def peak_rate(self) -> float:
+        """The most tuples per wall second, over an epoch."""
+        return max((rate for rate in rates(self.epochs)), default=0.0)
+
+
+def rates(epochs: list[Epoch], kind: str | None = None) -> list[float]:
+    """Tuples, or answers of a kind, per wall second of each epoch: since the one before was published.
+
+    An epoch that waited for its tuples is not faster for that.
+    """
+    found = []
+    for i, epoch in enumerate(epochs):
+        begin = epochs[i - 1].published if i else epoch.started
+        amount = epoch.tuples if kind is None else epoch.answers[kind]
+        found.append(amount / max(1e-3, epoch.published - begin))
+    return found

@@ -1,0 +1,225 @@
+"""The run in a terminal: the roads as strips of 100 segments, and below them what has been told so far.
+
+    expressway 0 →  ▀▀▀▀▀▀▀▀▀▀▀▀▀▀▀▀▀▀✖▀▀▀▀▀▀▀▀▀    upper half: speed, lower half: toll
+
+Dark is free and free of charge; what is slow or dear glows. Where the output is no terminal, a line per epoch says the
+same in numbers.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+
+import numpy as np
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.live import Live
+from rich.style import Style
+from rich.table import Table
+from rich.text import Text
+
+from anabranch.demo.colours import MARK, palette
+from anabranch.demo.terminal import Phase
+from anabranch.linearroad.demo.drive import Driven
+from anabranch.linearroad.demo.shades import TOP_SPEED, speed_bytes, toll_bytes
+from anabranch.linearroad.demo.told import Epoch, Floats, Told
+from anabranch.linearroad.schema import DIRECTIONS, SEGMENTS
+from anabranch.ui.live import amount
+
+ARROWS = ("→", "←")
+"""Of the directions: east, where segments grow, and west."""
+_LABEL = 16
+"""Characters at the left of a strip."""
+_OTHER_LINES = 12
+"""Lines of the screen that are not strips."""
+_FRESH = 90
+"""Seconds after which an accident of which nobody was warned any more is no longer shown."""
+_PALETTE = palette()
+
+
+class RoadView:
+    """What `drive` shows: call it after each epoch, inside `with view.shown():`."""
+
+    def __init__(self, console: Console, pace: float | None) -> None:
+        self._console = console
+        self._pace = pace
+        self._lock = threading.Lock()
+        self._phase = Phase("Driving")
+        self._driven: Driven | None = None
+        self._live: Live | None = None
+
+    def shown(self) -> AbstractContextManager[object]:
+        """While it lasts, the roads are on the screen; nothing to enter where there is none."""
+        if not self._console.is_terminal:
+            return nullcontext()
+        self._live = Live(self, console=self._console, refresh_per_second=4)
+        return self._live
+
+    def __call__(self, driven: Driven) -> None:
+        with self._lock:
+            self._driven = driven
+            self._drawn = self._draw(driven)
+        if self._live is None:
+            self._console.print(plain_line(driven), highlight=False, markup=False, soft_wrap=True)
+
+    def __rich__(self) -> RenderableType:
+        with self._lock:
+            return self._phase if self._driven is None else Group(*self._drawn)
+
+    def _draw(self, driven: Driven) -> list[RenderableType]:
+        """Drawn once per epoch, since nothing changes in between."""
+        told = driven.told
+        how = "as fast as it goes" if self._pace is None else f"{self._pace:g} × real time"
+        head = Text.assemble(
+            ("Linear Road  ", "bold"), (f"{len(told.speed)} expressways, {how}   ", "dim"),
+            (clock(told.reached + 1), "bold"), (f" of {clock(told.seconds)}  ", "dim"), _bar(told),
+        )  # fmt: skip
+        return [head, Text(), Roads(told), Text(), counters(told), Text(), figures(driven)]
+
+
+class Roads:
+    """The strips, as they are now: as many expressways as the screen has lines for."""
+
+    def __init__(self, told: Told) -> None:
+        self._speed = told.speed[..., told.minute].copy()
+        self._toll = told.toll[..., told.minute].copy()
+        self._accidents = {
+            (accident.xway, accident.way, accident.segment)
+            for accident in told.accidents
+            if told.reached - accident.last <= _FRESH
+        }
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = max(20, min(SEGMENTS, options.max_width - _LABEL))
+        roads = len(self._speed)
+        fits = max(1, (options.size.height - _OTHER_LINES) // DIRECTIONS)
+        yield scale(width)
+        for xway in range(min(roads, fits)):
+            for way in range(DIRECTIONS):
+                yield self._strip(xway, way, width)
+        if roads > fits:
+            yield Text(f"{'':{_LABEL}}and {roads - fits} more expressways", style="dim")
+        yield legend()
+
+    def _strip(self, xway: int, way: int, width: int) -> Text:
+        line = Text(f"{f'expressway {xway}' if way == 0 else '':13}{ARROWS[way]}  ", style="dim", no_wrap=True)
+        speeds = speed_bytes(binned(self._speed[xway, way], width, np.nanmin)).tolist()
+        tolls = toll_bytes(binned(self._toll[xway, way], width, np.nanmax)).tolist()
+        wrecks = {segment * width // SEGMENTS for x, w, segment in self._accidents if (x, w) == (xway, way)}
+        for i, (speed, toll) in enumerate(zip(speeds, tolls, strict=True)):
+            line.append("✖" if i in wrecks else "▀", _wreck(speed) if i in wrecks else _halves(speed, toll))
+        return line
+
+
+def scale(width: int) -> Text:
+    """Numbers of segments above the strips."""
+    marks = [" "] * (width + 3)
+    for segment in range(0, SEGMENTS, 20):
+        at = segment * width // SEGMENTS
+        marks[at : at + len(str(segment))] = str(segment)
+    return Text(f"{'segment':>{_LABEL - 1}} {''.join(marks)}".rstrip(), style="dim", no_wrap=True)
+
+
+def legend() -> Text:
+    """What the colours mean."""
+    line = Text(" " * _LABEL, style="dim", no_wrap=True).append("above: speed 0 ")
+    for byte in speed_bytes(np.linspace(0, TOP_SPEED, 12)).tolist():
+        line.append("█", _halves(byte, None))
+    line.append(f" {TOP_SPEED} mph   below: toll 0 ")
+    for byte in toll_bytes(np.geomspace(1, 1e6, 12)).tolist():
+        line.append("█", _halves(byte, None))
+    return line.append(" 1 M   ").append("✖", Style(color=MARK, bold=True)).append(" accident")
+
+
+def counters(told: Told) -> Table:
+    """What has been told so far."""
+    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 3, 0, 0))
+    cells = {
+        "tolls told": f"{told.count('toll'):,}",
+        "money charged": f"{told.charged:,}",
+        "accidents": f"{len(told.accidents)}",
+        "cars warned": f"{told.count('accident'):,}",
+        "balances": f"{told.count('balance'):,}",
+        "expenditures": f"{told.count('expenditure'):,}",
+        "travel times": f"{told.count('traveltime'):,}",
+    }
+    for heading in cells:
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_row(*cells.values(), style="bold")
+    return table
+
+
+def figures(driven: Driven) -> Text:
+    """Rate and response, of the last epoch and the worst."""
+    last, now, worst = driven.epochs[-1], driven.response(driven.epochs[-1:]), driven.response(driven.epochs)
+    parts: list[str | tuple[str, str]] = [
+        f"{amount(rate(driven))}", (" tuples/s   ", "dim"), f"epoch {last.number}", (" of ", "dim"),
+        f"{last.seconds:.2f} s", ("   ", ""),
+    ]  # fmt: skip
+    if now is not None and worst is not None:
+        what = "   response " if driven.clock is not None else "   read to published "
+        parts += [(what, "dim"), f"{now.median:.2f} s", (", at worst ", "dim"), f"{worst.worst:.2f} s"]
+    return Text.assemble(*parts, no_wrap=True)
+
+
+def plain_line(driven: Driven) -> str:
+    """The last epoch in one line."""
+    told, last, worst = driven.told, driven.epochs[-1], driven.response(driven.epochs)
+    parts = [
+        f"{clock(told.reached + 1)} of {clock(told.seconds)}",
+        f"epoch {last.number}",
+        f"tuples {last.tuples}",
+        f"seconds {last.seconds:.2f}",
+        f"tuples/s {rate(driven):.0f}",
+        f"tolls {told.count('toll')}",
+        f"charged {told.charged}",
+        f"accidents {len(told.accidents)}",
+        f"warned {told.count('accident')}",
+        f"balances {told.count('balance')}",
+        f"expenditures {told.count('expenditure')}",
+        f"travel times {told.count('traveltime')}",
+    ]
+    return " | ".join(parts + ([f"worst response {worst.worst:.2f}"] if worst else []))
+
+
+def rate(driven: Driven) -> float:
+    """Tuples per wall second since the epoch before."""
+    before: Epoch | None = driven.epochs[-2] if len(driven.epochs) > 1 else None
+    last = driven.epochs[-1]
+    return last.tuples / max(1e-3, last.published - (before.published if before else last.started))
+
+
+def clock(seconds: int) -> str:
+    """Time since the beginning of the simulation: 0:04:30."""
+    return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+
+
+def binned(values: Floats, width: int, worst: np.ufunc | object) -> Floats:
+    """As many values as there are characters: of several segments the worst."""
+    if width >= len(values):
+        return values
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a piece of the road of which nothing was told stays NaN
+        return np.array([worst(part) for part in np.array_split(values, width)])  # type: ignore[operator]
+
+
+def _bar(told: Told, width: int = 30) -> Text:
+    done = round(width * (told.reached + 1) / told.seconds)
+    return Text.assemble(("━" * done, "cyan"), ("━" * (width - done), "bright_black"))
+
+
+@cache
+def _halves(above: int, below: int | None) -> Style:
+    return Style(color=_hex(above), bgcolor=None if below is None else _hex(below))
+
+
+@cache
+def _wreck(speed: int) -> Style:
+    return Style(color=MARK, bgcolor=_hex(speed), bold=True)
+
+
+def _hex(byte: int) -> str:
+    red, green, blue = _PALETTE[byte]
+    return f"#{red:02x}{green:02x}{blue:02x}"

@@ -1,0 +1,376 @@
+"""`anabranch linearroad rate`: the largest L that this machine holds.
+
+A trial drives L expressways:
+
+    seconds of the trace   0 ───────────────────────────── from ─────────── end
+                             as fast as it goes: warm-up     in real time
+                             gives the sustained rate         gives the response times
+
+The trace is a few distinct expressways and copies of them, each with cars of its own, so L is real. Its rate rises as
+that of the benchmark, from 14 to 1,700 tuples per second and expressway, in less time; what is driven in real time is
+its end, where the rate is highest.
+
+A trial *holds* if every answer, of the warm-up too, is the one of the reference, and every answer to a tuple that came
+in real time left within its limit. Response time is counted from the second in which the tuple was due until the epoch
+with its answer was published; where a moment is not known exactly, the one that makes it longer is taken.
+
+The first L is a guess, each next one follows from what was measured.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from rich.console import Console
+from rich.table import Table
+
+import anabranch as ab
+from anabranch.embedded import local_session, usable_cores
+from anabranch.errors import InvalidArgumentError
+from anabranch.linearroad.check.reference import Expected, expected_answers
+from anabranch.linearroad.check.validate import Report, validate
+from anabranch.linearroad.generate import Trace, Traffic, combine, write_trace
+from anabranch.linearroad.generate.trace import BLOCKS
+from anabranch.linearroad.job import live_folder, wait_for
+from anabranch.linearroad.operator import Road
+from anabranch.linearroad.query import linear_road, recorded
+from anabranch.linearroad.schema import LIMITS, Mode
+
+GROUPS = 32
+"""Partition-groups: enough for the workers of one machine, and few enough that a group's block is worth a call."""
+SNAPSHOT_EVERY = 120
+"""Epochs, about four minutes: the state is gigabytes, and between snapshots its input is logged."""
+WARM_ROWS = 4_000_000
+"""The most tuples of an epoch."""
+LOST = 30.0
+"""Seconds behind at which a trial is given up."""
+MARGIN = 0.85
+"""Of the sustained rate, for the next L: an epoch has a beginning and an end besides its tuples."""
+FIRST_PER_CORE = 64
+"""Expressways per core of the first trial."""
+STEP = 1.08
+"""A next L that is nearer than this to the last is not worth a trial."""
+
+
+@dataclass(frozen=True)
+class Course:
+    """What is driven: the trace, and which part of it in real time."""
+
+    seconds: int = 900
+    paced: int = 180
+    """seconds at the end that come in real time; 0: none, only the sustained rate is measured"""
+    base: int = 2
+    """expressways that are different; cars come back on either"""
+    seed: int = 1
+    peak_rate: float = 1_700.0
+    mode: Mode = Mode.PAPER
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.paced < self.seconds or self.begin % 60:
+            raise InvalidArgumentError(
+                f"{self.paced} of {self.seconds} seconds in real time", hint="a part of them, beginning with a minute"
+            )
+
+    @property
+    def begin(self) -> int:
+        """The second at which real time begins."""
+        return self.seconds - self.paced
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a number of expressways came to."""
+
+    expressways: int
+    tuples: int
+    paced_tuples: int
+    sustained: float
+    """tuples per second without a pace, over the second half of the warm-up"""
+    worst_response: dict[str, float]
+    """seconds, by kind of answer"""
+    report: Report
+    cpu_microseconds: float | None
+    """of all cores, per tuple in real time"""
+    epochs: int
+    """in real time"""
+    longest_epoch: float
+    profile: dict[str, float] = field(default_factory=dict)
+    """busy microseconds per tuple of the warm-up's second half, by what was done"""
+
+    @property
+    def late(self) -> dict[str, float]:
+        return {kind: worst for kind, worst in self.worst_response.items() if worst > LIMITS[kind]}
+
+    @property
+    def holds(self) -> bool:
+        return not self.late and not self.report.differences
+
+    def describe(self) -> str:
+        """One line."""
+        worst = ", ".join(f"{kind} {seconds:.1f} s" for kind, seconds in self.worst_response.items())
+        verdict = "holds" if self.holds else "does not hold"
+        return (
+            f"L = {self.expressways} {verdict}: {self.report.differences:,} differences, slowest {worst}; "
+            f"{self.sustained:,.0f} tuples/s sustained"
+        )
+
+
+Say = Callable[[str], None]
+
+
+class Rater:
+    """Runs trials in a folder; the base trace and its right answers are made once."""
+
+    def __init__(self, spark: SparkSession, course: Course, work: Path, say: Say) -> None:
+        self._spark = spark
+        self._course = course
+        self._work = work
+        self._say = say
+        work.mkdir(parents=True, exist_ok=True)
+        say(f"simulating {course.base} expressways, {course.seconds} s, and answering by the reference")
+        shutil.rmtree(work / "base", ignore_errors=True)
+        self._base = write_trace(work / "base", Traffic(course.base, course.seconds, course.seed, course.peak_rate))
+        self._expected: Expected = expected_answers(
+            self._base.input_files, self._base.history_file, self._base.segment_history_file, course.mode,
+            work / "expected",
+        )  # fmt: skip
+
+    def search(self, first: int, trials: int) -> list[Trial]:
+        """Trials until the next L would be one that was tried, or near one."""
+        done: list[Trial] = []
+        wanted: int | None = first
+        while wanted is not None and len(done) < trials:
+            trial = self.trial(wanted)
+            self._say(trial.describe())
+            done.append(trial)
+            wanted = next_expressways(done, self._course)
+        return done
+
+    def trial(self, expressways: int) -> Trial:
+        """Drive that many expressways, and judge all answers."""
+        copies = -(-expressways // self._course.base)
+        folder = self._work / f"L{copies * self._course.base}"
+        with _removed(folder):
+            self._say(f"L = {copies * self._course.base}: writing the trace")
+            trace = combine(self._base, folder / "trace", copies, formats=(BLOCKS,))
+            return self._drive(trace, folder)
+
+    def _drive(self, trace: Trace, folder: Path) -> Trial:
+        course, output = self._course, folder / "output"
+        warm = sum(trace.per_minute[: course.begin // 60])
+        road = Road(
+            course.mode,
+            trace.expressways,
+            min(GROUPS, trace.expressways),
+            str(trace.history_file.absolute()),
+            str(trace.segment_history_file.absolute()),
+        )
+        clock = {"pace": 1.0, "pace_from": course.begin} if course.paced else {}
+        stream = recorded(self._spark, trace.folder / "blocks", rows_per_epoch=WARM_ROWS, **clock)
+        self._say(
+            f"L = {trace.expressways}: {warm:,} tuples as fast as it goes, then {trace.tuples - warm:,} in real time"
+        )
+        watch = Watch(warm, trace.tuples, course.begin)
+        with live_folder() as live:
+            query = ab.start(
+                *linear_road(stream, road, output),
+                checkpoint=folder / "checkpoint",
+                snapshot_every=SNAPSHOT_EVERY,
+                listeners=[watch],
+                live=live,
+            )
+            wait_for(query, until=watch.over)
+        self._say(f"L = {trace.expressways}: comparing all answers with the reference")
+        report = validate(
+            self._base.input_files, self._base.history_file, self._base.segment_history_file, output, course.mode,
+            trace.numbering, expected=self._expected, published=watch.published,
+        )  # fmt: skip
+        return watch.trial(trace, report)
+
+
+def next_expressways(done: list[Trial], course: Course) -> int | None:
+    """The next L: what the sustained rate promises, between those that hold and those that do not. None: enough."""
+    held = max((each.expressways for each in done if each.holds), default=0)
+    failed = min((each.expressways for each in done if not each.holds), default=None)
+    promised = int(MARGIN * done[-1].sustained / course.peak_rate)
+    if failed is None:
+        wanted = promised
+    elif held:
+        wanted = (held + failed) // 2
+    else:
+        wanted = min(promised, int(failed / 1.25))
+    wanted -= wanted % course.base
+    if wanted < course.base or (held and wanted < held * STEP) or (failed and wanted * STEP > failed):
+        return None
+    return wanted
+
+
+class Watch:
+    """A listener that keeps what a trial needs of each epoch."""
+
+    def __init__(self, warm: int, tuples: int, begin: int) -> None:
+        self._warm = warm
+        self._tuples = tuples
+        self._begin = begin
+        self._rows = 0
+        self._reached = begin
+        """seconds that were delivered"""
+        self._lost = False
+        self._busy: list[float | None] = []
+        self.warm: list[ab.EpochProgress] = []
+        self.paced: list[ab.EpochProgress] = []
+
+    def on_started(self, query: str, run: str) -> None:
+        """Nothing to do yet."""
+
+    def on_progress(self, progress: ab.EpochProgress) -> None:
+        """Another epoch."""
+        self._rows += progress.rows
+        if self._rows <= self._warm:
+            self.warm.append(progress)
+        elif progress.rows:
+            self.paced.append(progress)
+            self._lost = self._emitted(progress) - self._reached > LOST
+            self._reached = (progress.operators[0].watermark or 0) // 1_000_000 + 1
+        if progress.rows and self._rows in (self._warm, self._tuples):
+            self._busy.append(busy_seconds())
+
+    def on_terminated(self, query: str, error: str | None) -> None:
+        """Nothing more to do."""
+
+    def over(self) -> bool:
+        """All is answered, or there is no hope that it will be in time."""
+        return self._rows >= self._tuples or self._lost
+
+    @property
+    def published(self) -> dict[int, float]:
+        """For each epoch in real time, the second of the simulation in which its answers left."""
+        return {progress.epoch: self._emitted(progress) for progress in self.paced}
+
+    def _emitted(self, progress: ab.EpochProgress) -> float:
+        # The clock starts when the first epoch after the warm-up is put together, at the earliest when the last one of
+        # the warm-up ended: taking that makes responses longer than they were, never shorter.
+        start = self.warm[-1].started + self.warm[-1].seconds
+        return self._begin + (progress.started + progress.seconds - start)
+
+    def trial(self, trace: Trace, report: Report) -> Trial:
+        """All of it."""
+        late_half = self.warm[len(self.warm) // 2 :]
+        paced = sum(each.rows for each in self.paced)
+        rows = sum(each.rows for each in late_half)
+        busy = [each for each in self._busy if each is not None]
+        cpu = (busy[1] - busy[0]) / paced * 1e6 if len(busy) == 2 and paced else None
+        worst = {kind: each.worst_response for kind, each in report.by_kind.items() if each.worst_response is not None}
+        return Trial(
+            expressways=trace.expressways,
+            tuples=self._rows,
+            paced_tuples=paced,
+            sustained=rows / sum(each.seconds for each in late_half),
+            worst_response=worst,
+            report=report,
+            cpu_microseconds=cpu,
+            epochs=len(self.paced),
+            longest_epoch=max((each.seconds for each in self.paced), default=0.0),
+            profile=profile_of(late_half),
+        )
+
+
+def profile_of(epochs: list[ab.EpochProgress]) -> dict[str, float]:
+    """Where the time goes: busy microseconds per tuple, summed over tasks; what is not measured is the rest."""
+    rows = sum(each.rows for each in epochs) or 1
+    splitters = [splitter for each in epochs for operator in each.operators for splitter in operator.splitters]
+    workers = [worker for each in epochs for operator in each.operators for worker in operator.workers]
+    parts = {
+        "read": sum(each.read_seconds for each in splitters),
+        "split": sum(each.split_seconds for each in splitters),
+        "pack": sum(each.emit_seconds for each in splitters),
+        "unpack": sum(each.read_seconds for each in workers),
+        "merge": sum(each.merge_seconds for each in workers),
+        "kernel": sum(each.query_seconds for each in workers),
+        "log and state": sum(each.store_seconds for each in workers),
+        "output": sum(each.write_seconds for each in workers),
+        "combine": sum(op.seconds for each in epochs for op in each.operators if op.name.startswith("combine")),
+    }
+    return {name: seconds / rows * 1e6 for name, seconds in parts.items()}
+
+
+def rate_machine(course: Course, work: Path, *, first: int | None, trials: int, console: Console) -> dict[str, Any]:
+    """All of it: the trials, told as they go, and the figures."""
+    spark = local_session(shuffle_partitions=usable_cores(), app_name="anabranch linearroad rate")
+    cores = usable_cores()
+    with console.status("") as status:
+
+        def say(text: str) -> None:
+            console.log(text, highlight=False)
+            status.update(text)
+
+        done = Rater(spark, course, work, say).search(first or FIRST_PER_CORE * cores, trials)
+    found = rating(done, course, cores)
+    console.print(table_of(found))
+    return found
+
+
+def table_of(found: dict[str, Any]) -> Table:
+    """The figures for people."""
+    table = Table(title=f"Linear Road, mode {found['mode']}: L = {found['L']} on {found['cores']} cores", box=None)
+    table.add_column()
+    table.add_column(justify="right")
+    for name, value in found.items():
+        if isinstance(value, dict):
+            for part, figure in value.items():
+                table.add_row(f"{name.replace('_', ' ')}: {part}", f"{figure:,}")
+        elif not isinstance(value, list):
+            table.add_row(name.replace("_", " "), f"{value:,}" if isinstance(value, int | float) else str(value))
+    return table
+
+
+def rating(done: list[Trial], course: Course, cores: int) -> dict[str, Any]:
+    """The figures, as plain values; those of the largest L that held, or of the smallest that did not."""
+    held = [each for each in done if each.holds]
+    best = max(held, key=lambda each: each.expressways) if held else min(done, key=lambda each: each.expressways)
+    rate = best.paced_tuples / course.paced if course.paced else best.sustained
+    return {
+        "L": best.expressways if held and course.paced else 0,
+        "tuples_per_second": round(rate),
+        "worst_response": {kind: round(seconds, 2) for kind, seconds in best.worst_response.items()},
+        "differences": best.report.differences,
+        "mode": course.mode.value,
+        "cores": cores,
+        "tuples_per_second_and_core": round(rate / cores),
+        "sustained_tuples_per_second": round(best.sustained),
+        "cpu_microseconds_per_tuple": None if best.cpu_microseconds is None else round(best.cpu_microseconds, 3),
+        "trace": f"{course.base} expressways of seed {course.seed}, {course.seconds} s, and copies",
+        "seconds_in_real_time": [course.begin, course.seconds],
+        "tuples": best.tuples,
+        "tuples_in_real_time": best.paced_tuples,
+        "longest_epoch": round(best.longest_epoch, 2),
+        "profile_microseconds_per_tuple": {name: round(value, 3) for name, value in best.profile.items()},
+        "trials": [{"L": each.expressways, "holds": each.holds} for each in done],
+    }
+
+
+@contextmanager
+def _removed(folder: Path) -> Iterator[None]:
+    """A trial's files are many gigabytes."""
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        yield
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def busy_seconds() -> float | None:
+    """What all cores of this machine have worked since it started, whoever made them; None where nobody says."""
+    try:
+        with open("/proc/stat", encoding="ascii") as file:
+            user, nice, system, _, _, irq, softirq, *_ = map(int, file.readline().split()[1:])
+    except OSError:
+        return None
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
