@@ -26,8 +26,11 @@ from anabranch.operators.state import MemoryState
 ROWS = {name: -1 for name in INPUT.names}
 
 
-def traffic(seed: int, cars: int, expressways: int, minutes: int) -> pa.Table:
-    """Cars that drive, stop on each other's places, leave and come back; some of them ask. Sorted by time."""
+def traffic(seed: int, cars: int, expressways: int, minutes: int, segments: int = 6, stops: float = 0.25) -> pa.Table:
+    """Cars that drive, stop on each other's places, leave and come back; some of them ask. Sorted by time.
+
+    Most are within so many segments; with few segments there are enough cars in each for a toll.
+    """
     random = np.random.default_rng(seed)
     rows = []
     # Few places, so that cars meet; few speeds around 40, so that LAVs are near the border.
@@ -35,7 +38,7 @@ def traffic(seed: int, cars: int, expressways: int, minutes: int) -> pa.Table:
         time = int(random.integers(0, 90))
         while time < 60 * minutes:
             xway, way = int(random.integers(expressways)), int(random.integers(2))
-            seg, place, trip = int(random.integers(3, 9)), int(random.integers(3)), int(random.integers(2, 30))
+            seg, place, trip = int(random.integers(3, 3 + segments)), int(random.integers(3)), int(random.integers(2, 30))
             lane, stopped = 0, 0
             report = 0
             while (report < trip or stopped) and time < 60 * minutes:
@@ -57,7 +60,7 @@ def traffic(seed: int, cars: int, expressways: int, minutes: int) -> pa.Table:
                 if stopped:
                     stopped -= 1
                     trip = max(trip, report + 1)  # it drives on before it leaves
-                elif random.random() < 0.25:
+                elif random.random() < stops:
                     # Two things only the future tells in mode paper, and nobody online knows: whether four reports become
                     # five, and whether there will be another accident at the same place. Neither happens here: a place
                     # is for those who stop within the same minute, and they stay for longer than that.
@@ -66,7 +69,7 @@ def traffic(seed: int, cars: int, expressways: int, minutes: int) -> pa.Table:
                     continue
                 if not stopped:
                     place, lane = int(random.integers(3)), int(random.integers(1, 4))
-                    if random.random() < 0.5 and 0 < seg < 99:
+                    if random.random() < (0.5 if segments > 2 else 0.2) and 0 < seg < 99:
                         seg += 1 if way == 0 else -1
                     if report == trip - 1:
                         lane = 4
@@ -118,17 +121,19 @@ def answers(rows: pa.Table, road: Road, cuts: list[int]) -> dict[str, pa.Table]:
 @pytest.mark.parametrize("mode", Mode)
 @given(
     seed=st.integers(0, 10**6),
-    cars=st.sampled_from([3, 12, 70, 160]),
-    expressways=st.integers(1, 4),
+    crowd=st.sampled_from([(3, 6, 0.3), (12, 6, 0.2), (160, 6, 0.25), (150, 1, 0.01), (300, 2, 0.002)]),
+    expressways=st.integers(1, 3),
     groups=st.integers(1, 3),
     minutes=st.integers(2, 14),
     cuts=st.lists(st.integers(0, 840), max_size=6),
 )
 @settings(max_examples=15, deadline=None)
 def test_all_answers_are_those_of_the_reference(
-    mode: Mode, seed: int, cars: int, expressways: int, groups: int, minutes: int, cuts: list[int]
+    mode: Mode, seed: int, crowd: tuple[int, int, float], expressways: int, groups: int, minutes: int, cuts: list[int]
 ) -> None:
-    rows = traffic(seed, cars, expressways, minutes)
+    cars, segments, stops = crowd
+    cars *= expressways
+    rows = traffic(seed, cars, expressways, minutes, segments, stops)
     paid, usual = past(seed, expressways, cars)
     with TemporaryDirectory() as name:
         folder = Path(name)
@@ -160,6 +165,14 @@ def test_tuples_that_linear_road_does_not_know_are_kept() -> None:
     assert found["toll"].num_rows == 1
     assert found["rejected"].num_rows == len(bad)
     assert set(found["rejected"].column("Reason").to_pylist()) == {found["rejected"].column("Reason")[0].as_py()}
+
+
+def test_the_traffic_of_these_tests_has_tolls_charges_and_accidents() -> None:
+    """Else they would show nothing."""
+    found = answers(traffic(1, 600, 2, 14, 2, 0.002), Road(Mode.PAPER, 2, 2), [])
+    assert pc.sum(pc.greater(found["toll"].column("Toll"), 0)).as_py() > 100
+    assert pc.sum(pc.greater(found["balance"].column("Balance"), 0)).as_py() > 50
+    assert found["accident"].num_rows > 20
 
 
 def test_arrays_grow() -> None:

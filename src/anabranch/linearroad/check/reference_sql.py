@@ -217,13 +217,15 @@ BALANCES = (
     Rule(
         "account",
         # What the cars that ask had paid, over all expressways, from Time on.
-        # paper: a toll is charged at the car's next notification, and the exit lane does not notify. So the last
-        #   segment of a trip is not paid until the car comes back.
+        # paper: a toll is charged at the car's next notification on that expressway, and the exit lane does not notify.
+        #   So the last segment of a trip is not paid until the car comes back.
         # flat-lav: a toll is charged on entering another segment, in any lane, on the same trip; Number counts charges.
         paper="""
-        SELECT VID, Time, coalesce(sum(Toll) OVER (car ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0)::BIGINT
-               AS Balance, row_number() OVER (car) AS Number
-        FROM notification SEMI JOIN question USING (VID)
+        WITH charge AS (
+            SELECT VID, Time, coalesce(lag(Toll) OVER (PARTITION BY VID, XWay ORDER BY Time), 0) AS Charge
+            FROM notification SEMI JOIN question USING (VID))
+        SELECT VID, Time, sum(Charge) OVER car::BIGINT AS Balance, row_number() OVER car AS Number
+        FROM charge
         WINDOW car AS (PARTITION BY VID ORDER BY Time)
         """,
         flat_lav="""
@@ -242,7 +244,7 @@ BALANCES = (
         # The acceptable answers: Balance, with a ResultTime from Earliest to Latest. One that is not an Alternative is
         # the answer of a system that hides nothing; ResultTime is the validator's.
         # paper: as of a notification in the last 60 s, or the latest; when that one is younger than 30 s, also as of
-        #   the one before it, however old, if that was not the car's first.
+        #   the one before it, however old, if that was not the car's first. Without a notification there is none: -1.
         # flat-lav: the current balance, or the one without the last charge, as of up to 30 s ago. Of a car with fewer
         #   than two charges the validator gives the alternative as 0 at time 0.
         paper="""
@@ -256,7 +258,7 @@ BALANCES = (
         WHERE ResultTime = Newest OR ResultTime > Time - 60
            OR (Newest > Time - 30 AND Number = Count - 1 AND Number > 1)
         UNION ALL
-        SELECT QID, Time, Time, 0, false, Time, Time FROM question AS q
+        SELECT QID, Time, -1, 0, false, -1, -1 FROM question AS q
         WHERE NOT EXISTS (FROM account AS a WHERE a.VID = q.VID AND a.Time <= q.Time)
         """,
         flat_lav="""

@@ -27,14 +27,15 @@ from rich.console import Console
 from anabranch.demo.terminal import phase
 from anabranch.embedded import local_session
 from anabranch.errors import InvalidArgumentError
+from anabranch.linearroad.check.reference import connect
+from anabranch.linearroad.check.validate import Report, validate
 from anabranch.linearroad.demo import page, plots
 from anabranch.linearroad.demo.drive import ANSWERS_FOLDER, Driven, drive
 from anabranch.linearroad.demo.result import DemoResult
+from anabranch.linearroad.demo.tables import count, examples, verdict_table
 from anabranch.linearroad.demo.view import RoadView
 from anabranch.linearroad.generate import Trace, Traffic, write_trace
-from anabranch.linearroad.reference import connect
 from anabranch.linearroad.schema import Mode
-from anabranch.linearroad.validate import Report, validate
 
 __all__ = ["DemoResult", "run"]
 
@@ -103,8 +104,8 @@ def _make_traffic(folder: Path, traffic: Traffic, console: Console) -> Trace:
 
         trace = write_trace(folder, traffic, progress=note)
         step.done = (
-            f"Traffic: {trace.tuples:,} tuples of {page.count(trace.expressways, 'expressway')} in "
-            f"{page.count(traffic.seconds // 60, 'minute')}, by the rules of the benchmark"
+            f"Traffic: {trace.tuples:,} tuples of {count(trace.expressways, 'expressway')} in "
+            f"{count(traffic.seconds // 60, 'minute')}, by the rules of the benchmark"
         )
     return trace
 
@@ -150,7 +151,9 @@ def _drive(spark: SparkSession, trace: Trace, work: Path, pace: float | None, co
 def _show(result: DemoResult, out: Path, console: Console) -> DemoResult:
     """The verdict, the page and the picture; the result knows afterwards where they are."""
     out.mkdir(parents=True, exist_ok=True)
-    console.print(result.report.table())
+    console.print(verdict_table(result))
+    for example in examples(result):
+        console.print(example, markup=False, highlight=False)
     console.print(f"[bold {'green' if result.right else 'red'}]{result.verdict}[/]", highlight=False)
     with phase(console, "Drawing") as step:
         picture = plots.write(result, out / plots.FILE) if plots.available() else None
@@ -158,7 +161,7 @@ def _show(result: DemoResult, out: Path, console: Console) -> DemoResult:
         step.done = "Look at [bold]" + " and ".join(str(file) for file in (result.page, picture) if file) + "[/]"
     if result.picture is None:
         console.print(
-            f'[yellow]The picture {plots.FILE} needs matplotlib: pip install "anabranch\\[plots]"[/] (the page does not).',
+            f'[yellow]{plots.FILE} needs matplotlib: pip install "anabranch\\[plots]"[/] (the page does not).',
             highlight=False,
         )
     return result

@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 import anabranch as ab
 from anabranch.errors import JobError
@@ -156,8 +157,8 @@ def drive(
             driven.epochs.append(epoch)
             _set(driven, query.spark_query.lastProgress)
             shown(driven)
-    for progress in query.spark_query.recentProgress:
-        _set(driven, progress)
+    for told in query.spark_query.recentProgress:
+        _set(driven, told)
     return driven
 
 
@@ -203,7 +204,7 @@ def _stopped(query: ab.EpochQuery) -> Iterator[None]:
         query.stop()
 
 
-def _set(driven: Driven, progress: Mapping[str, Any] | None) -> None:
+def _set(driven: Driven, progress: StreamingQueryProgress | None) -> None:
     """Let the clock hear what Spark says of an epoch; one without rows says nothing of the clock."""
     if driven.clock is None or progress is None or not progress["numInputRows"]:
         return
@@ -213,7 +214,7 @@ def _set(driven: Driven, progress: Mapping[str, Any] | None) -> None:
         driven.clock.note(asked, following)
 
 
-def asked_of(progress: Mapping[str, Any]) -> tuple[float, int]:
+def asked_of(progress: StreamingQueryProgress | Mapping[str, Any]) -> tuple[float, int]:
     """When Spark asked the source for an epoch, and the row up to which it was given."""
     offset = progress["sources"][0]["endOffset"]
     asked = datetime.fromisoformat(progress["timestamp"]).timestamp()

@@ -19,20 +19,12 @@ from anabranch.demo.colours import MARK
 from anabranch.linearroad.demo.charts import Box, Line, heat_map, image, line_chart, text
 from anabranch.linearroad.demo.result import DemoResult, rates
 from anabranch.linearroad.demo.shades import KIND_COLOURS, TOP_SPEED, TOP_TOLL, speed_bytes, toll_bytes
+from anabranch.linearroad.demo.tables import DIFFERENCES, HEADINGS, KINDS, WAYS, count, figures
 from anabranch.linearroad.demo.view import ARROWS, clock
 from anabranch.linearroad.schema import DIRECTIONS, LIMITS
 from anabranch.ui.live import amount
 
 FILE = "linear-road.html"
-KINDS = {
-    "toll": ("toll", "a car has entered a segment: how fast it is, what it costs"),
-    "accident": ("accident", "and an accident is at most four segments ahead"),
-    "balance": ("balance", "what has this car been charged, on all expressways?"),
-    "expenditure": ("expenditure", "what did it pay on one of the last 69 days?"),
-    "traveltime": ("travel time", "how long from here to there, at what toll?"),
-}
-"""The kinds of answers: their names, and what they say."""
-WAYS = ("east", "west")
 BALANCES = 6
 """How many cars the page lists."""
 _TEMPLATE = Path(__file__).with_name("page.html")
@@ -79,6 +71,7 @@ def values(result: DemoResult) -> dict[str, str]:
         "maps": maps(result),
         "sight": sight(result),
         "charts": charts(result),
+        "answer_head": "".join(f"<th>{heading}</th>" for heading in HEADINGS),
         "answer_rows": answer_rows(result),
         "accident_rows": accident_rows(result),
         "balance_rows": balance_rows(result),
@@ -134,24 +127,24 @@ def sight(result: DemoResult) -> str:
     """What one sees, in the run's own words."""
     told = result.told
     parts = [
-        "Dark segments are free, glowing ones slow (left) or dear (right). Near cities the ramps are busy: there the road "
-        "fills up, the average speed falls below 40 miles per hour, and a toll sets in that rises with the square of the "
-        "cars. At first every road is slow, since all cars have just come from a ramp."
+        "Dark segments are free, glowing ones slow (left) or dear (right). Near cities the ramps are busy: there the "
+        "road fills up, the average speed falls below 40 miles per hour, and a toll sets in that rises with the square "
+        "of the cars. At first every road is slow, since all cars have just come from a ramp."
     ]
     if told.accidents:
         longest = max(told.accidents, key=lambda each: each.last - each.first)
         parts.append(
-            f"A blue bar is an accident, from the first to the last car that was warned of it: for instance on expressway "
-            f"{longest.xway}, {WAYS[longest.way]}, segment {longest.segment}, from {clock(longest.first)} to "
-            f"{clock(longest.last)}. While it lasts, its segment and the four before it cost nothing, so that cars may "
-            "leave early: a dark gap in the tolls."
+            "A blue bar is an accident, from the first to the last car that was warned of it: for instance on "
+            f"expressway {longest.xway}, {WAYS[longest.way]}, segment {longest.segment}, from {clock(longest.first)} "
+            f"to {clock(longest.last)}. While it lasts, its segment and the four before it cost nothing, so that cars "
+            "may leave early: a dark gap in the tolls."
         )
     dearest = float(np.nan_to_num(told.toll).max())
     if dearest > 0:
         xway, way, segment, minute = np.argwhere(told.toll == dearest)[0].tolist()
         parts.append(
-            f"Nothing was dearer than {dearest:,.0f} for segment {segment} of expressway {xway}, {WAYS[way]}, in minute "
-            f"{minute + 1}."
+            f"Nothing was dearer than segment {segment} of expressway {xway}, {WAYS[way]}, in minute {minute + 1}: "
+            f"{dearest:,.0f}."
         )
     return " ".join(parts)
 
@@ -181,15 +174,10 @@ def answer_rows(result: DemoResult) -> str:
     """A row for each kind of answer: what the validator counted, and how long answers took."""
     rows = []
     for kind, (name, meaning) in KINDS.items():
-        report = result.report.by_kind[kind]
-        response = result.driven.response(result.epochs, [kind])
-        cells = [f"{result.told.count(kind):,}", f"{report.equal:,}"]
-        wrong = (report.missing, report.wrong, report.unexpected, report.duplicates)
-        cells += [f"{n:,}" if n == 0 else f'<strong class="wrong">{n:,}</strong>' for n in wrong]
-        cells += [f"{LIMITS[kind]} s"]
-        cells += ["–", "–", "–"] if response is None else [
-            f"{response.median:.2f} s", f"{response.worst:.2f} s", f"{response.late:,}"
-        ]  # fmt: skip
+        cells = figures(result, kind)
+        cells[DIFFERENCES] = [
+            cell if cell == "0" else f'<strong class="wrong">{cell}</strong>' for cell in cells[DIFFERENCES]
+        ]
         rows.append(
             f'<tr><th><i style="background:{KIND_COLOURS[kind]}"></i>{name}<small>{meaning}</small></th>'
             + "".join(f"<td>{cell}</td>" for cell in cells)
@@ -201,8 +189,8 @@ def answer_rows(result: DemoResult) -> str:
 def accident_rows(result: DemoResult) -> str:
     """The accidents, in the order in which they were told."""
     rows = [
-        f"<tr><th>{each.xway} {ARROWS[each.way]} {WAYS[each.way]}</th><td>{each.segment}</td><td>{clock(each.first)}</td>"
-        f"<td>{clock(each.last)}</td><td>{each.alerts:,}</td></tr>"
+        f"<tr><th>{each.xway} {ARROWS[each.way]} {WAYS[each.way]}</th><td>{each.segment}</td>"
+        f"<td>{clock(each.first)}</td><td>{clock(each.last)}</td><td>{each.alerts:,}</td></tr>"
         for each in sorted(result.told.accidents, key=lambda each: each.first)
     ]
     return "\n".join(rows) or '<tr><td colspan="5">no accident in these minutes</td></tr>'
@@ -225,9 +213,9 @@ def clock_note(result: DemoResult) -> str:
             "to publishing its answers, in seconds of the wall clock."
         )
     return (
-        "The time counts from the moment at which the paced recording had a tuple due to the moment at which its answer "
-        "could be read in a file, in seconds of the wall clock: waiting for the running epoch is part of it. The limits "
-        f"are those of the benchmark; they are for a clock that runs {result.pace:g} times slower."
+        "The time counts from the moment at which the paced recording had a tuple due to the moment at which its "
+        "answer could be read in a file, in seconds of the wall clock: waiting for the running epoch is part of it. "
+        f"The limits are those of the benchmark; they are for a clock that runs {result.pace:g} times slower."
     )
 
 
@@ -245,8 +233,3 @@ def readout(result: DemoResult) -> dict[str, object]:
         "lefts": [first.left, second.left],
         "map": {"width": first.width, "height": first.height, "top": first.top, "pitch": _PITCH},
     }
-
-
-def count(number: int, what: str) -> str:
-    """1 core, 2 cores."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anabranch.demo import colours
-from anabranch.linearroad.demo.page import KINDS, WAYS, speed_marks, toll_marks
+from anabranch.linearroad.demo.page import speed_marks, toll_marks
 from anabranch.linearroad.demo.result import DemoResult, rates
 from anabranch.linearroad.demo.shades import KIND_COLOURS, TOP_SPEED, TOP_TOLL, speed_bytes, toll_bytes
+from anabranch.linearroad.demo.tables import KINDS, WAYS
 from anabranch.linearroad.demo.told import Accident
 from anabranch.linearroad.schema import DIRECTIONS, LIMITS, SEGMENTS
 from anabranch.ui.live import amount
@@ -91,8 +92,8 @@ def _title(figure: Figure, result: DemoResult) -> None:
     figure.text(
         0.052,
         1 - 0.83 * inch,
-        f"{result.told.tuples:,} tuples of {len(result.told.speed)} expressways in {result.driven.seconds:.0f} s, {how}, on "
-        f"Spark {result.master}; {result.response_name} {result.response.median:.1f} s in the median, "
+        f"{result.told.tuples:,} tuples of {len(result.told.speed)} expressways in {result.driven.seconds:.0f} s, "
+        f"{how}, on Spark {result.master}; {result.response_name} {result.response.median:.1f} s in the median, "
         f"{result.response.worst:.1f} s at worst",
         fontsize=13,
         color=colours.FAINT,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from anabranch.linearroad.check.validate import Report
 from anabranch.linearroad.demo.drive import Driven, Response
 from anabranch.linearroad.demo.told import Epoch, Told
 from anabranch.linearroad.generate import Trace
 from anabranch.linearroad.schema import ANSWERS
-from anabranch.linearroad.validate import Report
 
 
 @dataclass(frozen=True)

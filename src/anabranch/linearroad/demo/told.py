@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from anabranch.linearroad.generate import Trace
-from anabranch.linearroad.schema import ANSWERS, DIRECTIONS, SEGMENTS, Kind
+from anabranch.linearroad.schema import ANSWERS, DIRECTIONS, SEGMENTS, Kind, answer_schema
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -174,10 +174,10 @@ class Told:
 
 def published(output: Path, kind: str, epoch: int) -> pa.Table:
     """The answers of a kind that an epoch has published; an empty table if there are none."""
-    names = [column.split()[0] for column in ANSWERS[kind].split(", ")]
+    columns = answer_schema(kind)
     files = sorted(Path(output, kind, f"epoch={epoch}").glob("*.parquet"))
-    tables = [pq.read_table(file, partitioning=None).select(names) for file in files]
-    return pa.concat_tables(tables) if tables else pa.schema([(name, pa.int32()) for name in names]).empty_table()
+    tables = [pq.read_table(file, partitioning=None).select(columns.names) for file in files]
+    return pa.concat_tables(tables) if tables else columns.empty_table()
 
 
 def found(keys: Ints, wanted: Ints) -> Ints:

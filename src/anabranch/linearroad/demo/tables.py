@@ -1,0 +1,64 @@
+"""The words for the answers, and the table of the verdict in the terminal."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.table import Table
+
+from anabranch.linearroad.demo.result import DemoResult
+from anabranch.linearroad.schema import LIMITS
+
+KINDS = {
+    "toll": ("toll", "a car has entered a segment: how fast it is, what it costs"),
+    "accident": ("accident", "and an accident is at most four segments ahead"),
+    "balance": ("balance", "what has this car been charged, on all expressways?"),
+    "expenditure": ("expenditure", "what did it pay on one of the last 69 days?"),
+    "traveltime": ("travel time", "how long from here to there, at what toll?"),
+}
+"""The kinds of answers: their names, and what they say."""
+WAYS = ("east", "west")
+HEADINGS = ("given", "right", "missing", "wrong", "unexpected", "twice", "limit", "median", "longest", "late")
+DIFFERENCES = slice(2, 6)
+"""Of the headings: what must be 0."""
+
+
+def figures(result: DemoResult, kind: str) -> list[str]:
+    """What there is to say of a kind of answers, in the order of `HEADINGS`.
+
+    The counts are the validator's. The times are measured, in seconds of the wall clock: the validator's own are those
+    of the simulation, whose clock runs faster here.
+    """
+    report, response = result.report.by_kind[kind], result.driven.response(result.epochs, [kind])
+    counts = (report.given, report.equal, report.missing, report.wrong, report.unexpected, report.duplicates)
+    times = ["–"] * 3
+    if response is not None:
+        times = [f"{response.median:.2f} s", f"{response.worst:.2f} s", f"{response.late:,}"]
+    return [*(f"{count:,}" for count in counts), f"{LIMITS[kind]} s", *times]
+
+
+def verdict_table(result: DemoResult) -> Table:
+    """A row for each kind of answers."""
+    table = Table(box=box.SIMPLE_HEAD, caption=f"median, longest: {result.response_name}", caption_justify="left")
+    table.add_column("answers", no_wrap=True)
+    for heading in HEADINGS:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for kind, (name, _) in KINDS.items():
+        cells = figures(result, kind)
+        cells[DIFFERENCES] = [cell if cell == "0" else f"[bold red]{cell}[/]" for cell in cells[DIFFERENCES]]
+        table.add_row(name, *cells)
+    return table
+
+
+def examples(result: DemoResult, most: int = 5) -> list[str]:
+    """Some differences, if there are any."""
+    found = [
+        f"{kind} {each.difference}: {each.answer} {each.reason}"
+        for kind, report in result.report.by_kind.items()
+        for each in report.examples
+    ]
+    return found[:most]
+
+
+def count(number: int, what: str) -> str:
+    """1 core, 2 cores."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
