@@ -95,6 +95,11 @@ WINDOWS: dict[str, tuple[Make, str, str]] = {
     "the same twice": (
         lambda df: stream(df).windows(("1 min", "1 s"), ("60 s", "1000 ms")), "same window", "leave one out"
     ),
+    "seconds cannot tell": (
+        lambda df: ab.stream(df.withColumn("s", F.lit(1)), time="s").window(size="1500 ms", slide="1 s"),
+        "an integer of seconds, and the size of the window",
+        "whole seconds",
+    ),
     "windows over count windows": (
         lambda df: stream(df).window(rows=5).agg(n=ab.count()).window(size="1 s"),
         "positions, not times",

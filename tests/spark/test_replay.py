@@ -67,11 +67,12 @@ def test_a_restart_goes_on_where_it_was(spark: SparkSession, tmp_path: Path) -> 
         run(stream(), tmp_path / "checkpoint")
 
 
-@pytest.mark.parametrize("kind", [pa.int64(), pa.timestamp("us"), pa.timestamp("ns", tz="UTC")])
+@pytest.mark.parametrize("kind", [pa.int64(), pa.int16(), pa.timestamp("us"), pa.timestamp("ns", tz="UTC")])
 def test_references_are_the_rows(spark: SparkSession, tmp_path: Path, kind: pa.DataType) -> None:
     file = tmp_path / "blocks.arrow"
     rows = table(50)
-    rows = rows.set_column(0, "at", rows["at"].cast(pa.timestamp("us")).cast(kind))
+    times = pa.array(range(50), kind) if kind == pa.int16() else rows["at"].cast(pa.timestamp("us")).cast(kind)
+    rows = rows.set_column(0, "at", times)
     write_blocks(file, rows.combine_chunks().to_batches(max_chunksize=20))
     as_rows, _ = run(replay(spark, file, time="at"), tmp_path / "rows")
     references, _ = run(replay(spark, file, time="at", blocks=True, rows_per_epoch=15), tmp_path / "references")

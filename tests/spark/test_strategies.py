@@ -442,6 +442,22 @@ def test_several_windows_share_one_query(spark: SparkSession) -> None:
         assert_same(result, expected, label)
 
 
+@pytest.mark.parametrize("kind", ["int", "smallint", "tinyint"])
+def test_integers_of_seconds(spark: SparkSession, kind: str) -> None:
+    """A time of fewer than 64 bits counts seconds; so do the bounds of its windows."""
+    rows = [{"t": t, "v": t % 7} for t in (*range(-40, 40, 3), 5, 5)] + [{"t": None, "v": 1}]
+    source = spark.createDataFrame([(row["t"], row["v"]) for row in rows], f"t {kind}, v bigint")
+    inner = ab.stream(source, time="t").window(size="9 s", slide="4 s", origin="1 s").agg(n=ab.count(), v=ab.sum("v"))
+    outer = inner.window(size="20 s", slide="5 s").agg(most=ab.max("v"), n=ab.sum("n"))
+    assert inner.to_df().schema["window"].dataType.simpleString() == "struct<start:int,end:int>"
+    first = evaluate(rows, [Window(9, 4, 1)], {"n": oracle.count(), "v": oracle.sum_("v")}, time="t")
+    results = [{"t": end - 1, **values} for (_, end), values in first.items()]
+    second = evaluate(results, [Window(20, 5)], {"most": oracle.max_("v"), "n": oracle.sum_("n")}, time="t")
+    for label, result in collected(strategies_of(inner)).items():
+        assert_same(result, first, label)
+    assert_same(collected({"nested": outer.to_df()})["nested"], second, "nested")
+
+
 @pytest.mark.parametrize("time", ["bigint", "timestamp", "timestamp_ntz"])
 def test_windows_over_the_results_of_windows(spark: SparkSession, time: str) -> None:
     rows = [{"t": t, "k1": "abc"[t % 3], "v": t % 5} for t in (*range(-30, 30, 2), *range(0, 9))]

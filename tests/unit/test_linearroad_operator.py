@@ -38,7 +38,11 @@ def traffic(seed: int, cars: int, expressways: int, minutes: int, segments: int 
         time = int(random.integers(0, 90))
         while time < 60 * minutes:
             xway, way = int(random.integers(expressways)), int(random.integers(2))
-            seg, place, trip = int(random.integers(3, 3 + segments)), int(random.integers(3)), int(random.integers(2, 30))
+            seg, place, trip = (
+                int(random.integers(3, 3 + segments)),
+                int(random.integers(3)),
+                int(random.integers(2, 30)),
+            )
             lane, stopped = 0, 0
             report = 0
             while (report < trip or stopped) and time < 60 * minutes:
@@ -61,9 +65,9 @@ def traffic(seed: int, cars: int, expressways: int, minutes: int, segments: int 
                     stopped -= 1
                     trip = max(trip, report + 1)  # it drives on before it leaves
                 elif random.random() < stops:
-                    # Two things only the future tells in mode paper, and nobody online knows: whether four reports become
-                    # five, and whether there will be another accident at the same place. Neither happens here: a place
-                    # is for those who stop within the same minute, and they stay for longer than that.
+                    # Two things only the future tells in mode paper, and nobody online knows: whether four reports
+                    # become five, and whether there will be another accident at the same place. Neither happens here: a
+                    # place is for those who stop within the same minute, and they stay for longer than that.
                     time += 30
                     stopped, lane, place = int(random.integers(6, 12)), 1, 3 + time // 60
                     continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -81,6 +82,47 @@ def test_pace_follows_the_recorded_time(tmp_path: Path) -> None:
     assert pacer.due(4) == 5
 
 
+def test_an_approach_comes_before_the_clock(tmp_path: Path) -> None:
+    # 0  1  1  2 | 3  3  4  5     what was recorded before 3 is due at once; the clock starts at 3
+    second = 1_000_000
+    recording, wall = (
+        record(tmp_path, [[0, second, second], [2 * second, 3 * second], [3 * second, 4 * second]]),
+        Wall(),
+    )
+    pacer = Pacer(recording, pace=1.0, pace_from=3 * second, wall=wall)
+    assert pacer.due(0) == 4
+    wall.now = 60 * second  # however long the approach takes
+    assert pacer.due(2) == 4
+    assert pacer.due_now() is None
+    assert pacer.due(4) == 6
+    wall.now += second - 1
+    assert pacer.due(6) == 6
+    wall.now += 1
+    assert pacer.due(6) == 7
+
+
+@given(
+    st.lists(st.lists(st.integers(-5, 5), max_size=5), min_size=1, max_size=5), st.integers(1, 8),
+)  # fmt: skip
+def test_whole_instants_stay_together(blocks: list[list[int]], most: int) -> None:
+    times = sorted(t for block in blocks for t in block)
+    cut, parts = 0, []
+    for block in blocks:
+        parts.append(list(times[cut : cut + len(block)]))
+        cut += len(block)
+    with tempfile.TemporaryDirectory() as folder:
+        recording = record(Path(folder), parts)
+        position, ends = 0, []
+        while position < recording.rows:
+            position = recording.whole_instants(position, min(recording.rows, position + most))
+            ends.append(position)
+    for first, end in pairwise([0, *ends]):
+        assert first < end
+        assert end == len(times) or times[end - 1] != times[end]
+        # Longer than asked for only if a single instant is.
+        assert end - first <= most or len(set(times[first:end])) == 1
+
+
 def test_changed_and_disordered_files(tmp_path: Path) -> None:
     recording = record(tmp_path, [[10, 11], [0, 1]])
     with pytest.raises(ReplayError, match="before block 0"):
@@ -94,6 +136,8 @@ def test_changed_and_disordered_files(tmp_path: Path) -> None:
 def test_options() -> None:
     options = ReplayOptions("p", "at", rate=2.5, blocks=True, start=-5)
     assert ReplayOptions.parse(options.strings()) == options
-    for bad in ({"rate": 1.0, "pace": 1.0}, {"rate": 0.0}, {"pace": float("nan")}, {"partitions": 0}):
+    approach = ReplayOptions("p", "at", pace=2.5, pace_from=7, whole_instants=True)
+    assert ReplayOptions.parse(approach.strings()) == approach
+    for bad in ({"rate": 1.0, "pace": 1.0}, {"rate": 0.0}, {"pace": float("nan")}, {"partitions": 0}, {"pace_from": 3}):
         with pytest.raises(InvalidArgumentError):
             ReplayOptions("p", "at", **bad)  # type: ignore[arg-type]

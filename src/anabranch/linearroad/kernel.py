@@ -43,8 +43,6 @@ SLOW = 40
 """Miles per hour below which there is a toll."""
 OPEN = 2**31 - 1
 """The last minute of an accident that nobody has left."""
-FULL = 0.6
-"""Share of the hash table above which it grows."""
 POSITION, BALANCE, EXPENDITURE, TRAVEL_TIME = (int(kind) for kind in Kind)
 _HASH = np.uint64(0x9E3779B97F4A7C15)
 
@@ -361,7 +359,7 @@ def report(
 
 @_compiled
 def drive(
-    first: int, block: tuple[Any, ...], slots: int, groups: int, group: int, paper: bool,
+    first: int, block: tuple[Any, ...], slots: int, most_cars: int, groups: int, group: int, paper: bool,
     cars: Records, visits: Records, traffic: Records, board: Records, stops: Records, wrecks: Records, clocks: Records,
     tolls: Any, alerts: Any, balances: Any, asked: Any, rejected: Any, counts: Any,
 ) -> int:  # fmt: skip
@@ -372,7 +370,6 @@ def drive(
     """
     kinds, times, vids, speeds, xways, lanes, ways, segs, positions, qids = block
     clock = clocks[0]
-    most_cars = int(FULL * len(cars))
     n = len(kinds)
     for i in range(first, n):
         time = times[i]

@@ -109,11 +109,12 @@ def line_chart(
         parts.append(text(box.left + 4, y - 5, f"limit {value:g} s", "tick limit-text"))
     x = box.left
     for line in lines:
-        points = steps(ends, line.values, box, minutes, axis)
-        if points:
-            parts.append(f'<polyline points="{points}" fill="none" stroke="{line.colour}" stroke-width="1.8"/>')
+        parts += [
+            f'<polyline points="{points}" fill="none" stroke="{line.colour}" stroke-width="1.8"/>'
+            for points in steps(ends, line.values, box, axis)
+        ]
         parts.append(f'<text x="{x:.0f}" y="36" style="fill:{line.colour}">{escape(line.name)}</text>')
-        x += 12 + 6.6 * len(line.name)
+        x += 10 + 7.1 * len(line.name)
     return "\n".join([*parts, "</svg>"])
 
 
@@ -142,14 +143,21 @@ class Axis:
         return math.log10(max(value, self.low)) / math.log10(self.high)
 
 
-def steps(ends: Sequence[float], values: Sequence[float], box: Box, minutes: float, axis: Axis) -> str:
-    """The points of a line that holds its value until the end of each stretch."""
-    points, begin = [], 0.0
+def steps(ends: Sequence[float], values: Sequence[float], box: Box, axis: Axis) -> list[str]:
+    """The points of a line that holds its value until the end of each stretch.
+
+    A logarithmic axis has no zero: there the line is interrupted, so that it may be several.
+    """
+    lines: list[list[str]] = [[]]
+    begin = 0.0
     for end, value in zip(ends, values, strict=True):
-        y = box.bottom - axis.share(value) * box.height
-        points += [f"{box.left + minute / minutes * box.width:.1f},{y:.1f}" for minute in (begin, end)]
+        if axis.log and value <= 0:
+            lines.append([])
+        else:
+            y = box.bottom - axis.share(value) * box.height
+            lines[-1] += [f"{box.left + minute / ends[-1] * box.width:.1f},{y:.1f}" for minute in (begin, end)]
         begin = end
-    return " ".join(points)
+    return [" ".join(points) for points in lines if points]
 
 
 def ticks(highest: float, count: int) -> list[float]:

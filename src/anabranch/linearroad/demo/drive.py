@@ -37,13 +37,16 @@ import anabranch as ab
 from anabranch.errors import JobError
 from anabranch.linearroad.demo.told import Epoch, Floats, Ints, Told
 from anabranch.linearroad.generate import Trace
+from anabranch.linearroad.job import GROUPS, live_folder
 from anabranch.linearroad.operator import Road
 from anabranch.linearroad.query import linear_road, recorded
 from anabranch.linearroad.schema import LIMITS, Mode
 from anabranch.running import cause_of
 
 EPOCHS = 48
-"""About how many there are without a pace."""
+"""At most so many without a pace; with one, there are as many as the machine can do."""
+SMALLEST_EPOCH = 10_000
+"""Tuples; with fewer, an epoch is nothing but its own beginning and end."""
 ANSWERS_FOLDER = "answers"
 _LOOK = 0.5
 """Seconds between two looks whether the query still lives."""
@@ -128,35 +131,32 @@ def drive(
     work: Path,
     *,
     pace: float | None,
-    epochs: int = EPOCHS,
     shown: Callable[[Driven], None] = lambda driven: None,
 ) -> Driven:
-    """Answer the whole trace, into ``work/answers``; `shown` is called after each epoch.
-
-    Without a pace, there are about so many `epochs`; with one, there are as many as the machine can do.
-    """
+    """Answer the whole trace, into ``work/answers``; `shown` is called after each epoch."""
     output = work / ANSWERS_FOLDER
     history, segments = (str(file.absolute()) for file in (trace.history_file, trace.segment_history_file))
-    road = Road(Mode.PAPER, trace.expressways, trace.expressways, history, segments)
-    rows_per_epoch = None if pace is not None else -(-trace.tuples // epochs)
+    road = Road(Mode.PAPER, trace.expressways, min(GROUPS, trace.expressways), history, segments)
+    rows_per_epoch = None if pace is not None else max(SMALLEST_EPOCH, -(-trace.tuples // EPOCHS))
     reports = recorded(spark, trace.folder / "blocks", pace=pace, rows_per_epoch=rows_per_epoch)
     driven = Driven(Told(trace), None if pace is None else DueClock(pace))
     heard = _Heard()
-    query = ab.start(
-        *linear_road(reports, road, output),
-        checkpoint=work / "checkpoint",
-        live=work / "live",
-        trigger="available-now" if pace is None else None,
-        listeners=[heard],
-    )
-    # A recording with a pace has no end that Spark would know of: it is over when all tuples have been answered.
-    with _stopped(query):
-        while driven.told.tuples < trace.tuples:
-            progress = heard.next(query)
-            epoch = driven.told.read(progress.epoch, progress.rows, progress.started, progress.seconds, output)
-            driven.epochs.append(epoch)
-            _set(driven, query.spark_query.lastProgress)
-            shown(driven)
+    with live_folder() as live:
+        query = ab.start(
+            *linear_road(reports, road, output),
+            checkpoint=work / "checkpoint",
+            live=live,
+            trigger="available-now" if pace is None else None,
+            listeners=[heard],
+        )
+        # A recording with a pace has no end that Spark would know of: it is over when all tuples have been answered.
+        with _stopped(query):
+            while driven.told.tuples < trace.tuples:
+                progress = heard.next(query)
+                epoch = driven.told.read(progress.epoch, progress.rows, progress.started, progress.seconds, output)
+                driven.epochs.append(epoch)
+                _set(driven, query.spark_query.lastProgress)
+                shown(driven)
     for told in query.spark_query.recentProgress:
         _set(driven, told)
     return driven

@@ -18,8 +18,16 @@ from numpy.typing import NDArray
 from anabranch.demo.colours import MARK
 from anabranch.linearroad.demo.charts import Box, Line, heat_map, image, line_chart, text
 from anabranch.linearroad.demo.result import DemoResult, rates
-from anabranch.linearroad.demo.shades import KIND_COLOURS, TOP_SPEED, TOP_TOLL, speed_bytes, toll_bytes
-from anabranch.linearroad.demo.tables import DIFFERENCES, HEADINGS, KINDS, WAYS, count, figures
+from anabranch.linearroad.demo.shades import (
+    KIND_COLOURS,
+    speed_bytes,
+    speed_marks,
+    speed_scale,
+    toll_bytes,
+    toll_marks,
+    toll_scale,
+)
+from anabranch.linearroad.demo.tables import DIFFERENCES, HEADINGS, KINDS, WAYS, count, figures, large
 from anabranch.linearroad.demo.view import ARROWS, clock
 from anabranch.linearroad.schema import DIRECTIONS, LIMITS
 from anabranch.ui.live import amount
@@ -65,7 +73,7 @@ def values(result: DemoResult) -> dict[str, str]:
         "median": f"{response.median:.2f}",
         "worst": f"{response.worst:.2f}",
         "clock_note": clock_note(result),
-        "charged": amount(told.charged),
+        "charged": large(told.charged),
         "accidents": f"{len(told.accidents)}",
         "alerts": f"{told.count('accident'):,}",
         "maps": maps(result),
@@ -85,8 +93,8 @@ def maps(result: DemoResult) -> str:
     roads = [(xway, way) for xway in range(len(told.speed)) for way in range(DIRECTIONS)]
     height = _MAP_TOP + len(roads) * _PITCH + 2
     parts = [f'<svg id="maps" viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="speeds and tolls of the roads">']
-    parts += _scale(0, "speed, miles per hour", speed_bytes(np.linspace(0, TOP_SPEED, 180)), speed_marks())
-    parts += _scale(1, "toll", toll_bytes(np.geomspace(1, TOP_TOLL, 180)), toll_marks())
+    parts += _scale(0, "speed, miles per hour", speed_scale(180), speed_marks())
+    parts += _scale(1, "toll", toll_scale(180), toll_marks())
     for row, (xway, way) in enumerate(roads):
         accidents = [each for each in told.accidents if (each.xway, each.way) == (xway, way)]
         speeds, tolls = map_box(row, 0), map_box(row, 1)
@@ -102,16 +110,6 @@ def maps(result: DemoResult) -> str:
 def map_box(row: int, column: int) -> Box:
     """Where a map is."""
     return Box(_LEFT + column * (_MAP_WIDTH + _BETWEEN), _MAP_TOP + row * _PITCH, _MAP_WIDTH, _MAP_HEIGHT)
-
-
-def speed_marks() -> list[tuple[float, str]]:
-    """Labels of the scale, and how far along they are."""
-    return [(speed / TOP_SPEED, f"{speed}") for speed in range(0, TOP_SPEED + 1, 20)]
-
-
-def toll_marks() -> list[tuple[float, str]]:
-    """The same; the scale is logarithmic."""
-    return [(0.0, "none"), (0.5, amount(TOP_TOLL**0.5)), (1.0, amount(TOP_TOLL))]
 
 
 def _scale(column: int, title: str, cells: NDArray[np.uint8], marks: Iterable[tuple[float, str]]) -> Iterator[str]:
@@ -156,14 +154,14 @@ def charts(result: DemoResult) -> str:
     answers = [Line(KINDS[kind][0], KIND_COLOURS[kind], rates(epochs, kind)) for kind in KINDS]
     found = [driven.response([epoch]) for epoch in epochs]
     response = [
-        Line("median of an epoch", KIND_COLOURS["balance"], [each.median if each else 0.0 for each in found]),
+        Line("median", KIND_COLOURS["balance"], [each.median if each else 0.0 for each in found]),
         Line("longest", KIND_COLOURS["accident"], [each.worst if each else 0.0 for each in found]),
     ]
     name = result.response_name
     return "\n".join(
         f"<figure>{chart}</figure>"
         for chart in (
-            line_chart("Input", "tuples/s", ends, [Line("read", KIND_COLOURS["toll"], rates(epochs))]),
+            line_chart("Input", "tuples/s", ends, [Line("tuples read", KIND_COLOURS["toll"], rates(epochs))]),
             line_chart("Answers, logarithmic", "per second", ends, answers, log=True),
             line_chart(name[0].upper() + name[1:], "seconds", ends, response, limit=min(LIMITS.values())),
         )

@@ -11,9 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anabranch.demo import colours
-from anabranch.linearroad.demo.page import speed_marks, toll_marks
 from anabranch.linearroad.demo.result import DemoResult, rates
-from anabranch.linearroad.demo.shades import KIND_COLOURS, TOP_SPEED, TOP_TOLL, speed_bytes, toll_bytes
+from anabranch.linearroad.demo.shades import (
+    KIND_COLOURS,
+    speed_bytes,
+    speed_marks,
+    speed_scale,
+    toll_bytes,
+    toll_marks,
+    toll_scale,
+)
 from anabranch.linearroad.demo.tables import KINDS, WAYS
 from anabranch.linearroad.demo.told import Accident
 from anabranch.linearroad.schema import DIRECTIONS, LIMITS, SEGMENTS
@@ -41,20 +48,21 @@ def write(result: DemoResult, path: Path) -> Path:
 
     roads = [(xway, way) for xway in range(len(result.told.speed)) for way in range(DIRECTIONS)][:ROWS]
     with rc_context(_style()):
-        figure = Figure(figsize=(16, 4.4 + 2.15 * len(roads)), dpi=110)
-        above = 1.62 / figure.get_figheight()
+        figure = Figure(figsize=(16, 4.85 + 2.1 * len(roads)), dpi=110)
+        inch = 1 / figure.get_figheight()
+        sides = {"left": 0.052, "right": 0.985}
         layout = figure.add_gridspec(
-            len(roads) + 1, 6, height_ratios=[1.0] * len(roads) + [1.12], left=0.052, right=0.985, top=1 - above,
-            bottom=0.5 / figure.get_figheight(), hspace=0.34, wspace=0.75,
-        )  # fmt: skip
+            len(roads), 2, **sides, top=1 - 1.75 * inch, bottom=3.1 * inch, hspace=0.34, wspace=0.1
+        )
+        below = figure.add_gridspec(1, 3, **sides, top=2.3 * inch, bottom=0.55 * inch, wspace=0.22)
         _title(figure, result)
         for row, road in enumerate(roads):
             for half in range(2):
-                axes = figure.add_subplot(layout[row, 3 * half : 3 * half + 3])
+                axes = figure.add_subplot(layout[row, half])
                 _heat_map(axes, result, road, tolls=half == 1)
                 if row == 0:
-                    _scale(figure, axes, tolls=half == 1)
-        _charts([figure.add_subplot(layout[-1, 2 * i : 2 * i + 2]) for i in range(3)], result)
+                    _scale(axes, tolls=half == 1)
+        _charts([figure.add_subplot(below[0, i]) for i in range(3)], result)
         figure.savefig(path)
     return path
 
@@ -120,11 +128,11 @@ def _mark(axes: Axes, accident: Accident) -> None:
     axes.plot(begin, at, marker="x", color=colours.MARK, markersize=7, markeredgewidth=2.2)
 
 
-def _scale(figure: Figure, axes: Axes, *, tolls: bool) -> None:
+def _scale(axes: Axes, *, tolls: bool) -> None:
     """The colours, above the first map."""
-    axes.set_title("toll" if tolls else "speed, miles per hour", pad=16)
+    axes.text(0, 1.1, "toll" if tolls else "speed, miles per hour", transform=axes.transAxes, fontsize=12.5)
     bar = axes.inset_axes((0.62, 1.115, 0.34, 0.05))
-    cells = toll_bytes(np.geomspace(1, TOP_TOLL, 180)) if tolls else speed_bytes(np.linspace(0, TOP_SPEED, 180))
+    cells = toll_scale(180) if tolls else speed_scale(180)
     bar.imshow(_rgb(cells[None, :]), aspect="auto", extent=(0, 1, 0, 1))
     marks = toll_marks() if tolls else speed_marks()
     bar.set_xticks([share for share, _ in marks], [label for _, label in marks], fontsize=9)
@@ -148,11 +156,12 @@ def _charts(axes: Sequence[Axes], result: DemoResult) -> None:
     _steps(axes[0], ends, rates(epochs), KIND_COLOURS["toll"], "read")
     axes[0].set_title("tuples per second")
     for kind, (name, _) in KINDS.items():
-        _steps(axes[1], ends, rates(epochs, kind), KIND_COLOURS[kind], name)
+        # None of a kind is no number that a logarithmic axis has: the line is interrupted.
+        _steps(axes[1], ends, [each or np.nan for each in rates(epochs, kind)], KIND_COLOURS[kind], name)
     axes[1].set_title("answers per second, logarithmic")
     axes[1].set_yscale("log")
-    axes[1].set_ylim(bottom=1)
-    axes[1].legend(frameon=False, labelcolor="linecolor", fontsize=9.5, ncols=2, loc="lower right", handlelength=0)
+    axes[1].set_ylim(bottom=0.2)
+    axes[1].legend(frameon=False, labelcolor="linecolor", fontsize=9.5, ncols=3, loc="lower right", handlelength=0)
     _steps(axes[2], ends, [each.median if each else 0.0 for each in found], KIND_COLOURS["balance"], "median")
     _steps(axes[2], ends, [each.worst if each else 0.0 for each in found], KIND_COLOURS["accident"], "longest")
     limit = min(LIMITS.values())
@@ -162,7 +171,7 @@ def _charts(axes: Sequence[Axes], result: DemoResult) -> None:
     )
     axes[2].set_title(f"{result.response_name}, seconds")
     axes[2].set_ylim(bottom=0)
-    axes[2].legend(frameon=False, labelcolor="linecolor", fontsize=9.5, loc="center right", handlelength=0)
+    axes[2].legend(frameon=False, labelcolor="linecolor", fontsize=9.5, loc="lower right", handlelength=0)
     for each in axes:
         each.grid(axis="y")
         each.set_xlim(0, max(ends, default=1.0))

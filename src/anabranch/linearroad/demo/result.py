@@ -36,7 +36,8 @@ class DemoResult:
         """The same for people."""
         if self.right:
             return f"All {self.answers:,} answers are right"
-        return f"{self.report.differences:,} differences in {self.answers:,} answers"
+        differences = self.report.differences
+        return f"{differences:,} difference{'' if differences == 1 else 's'} in {self.answers:,} answers"
 
     @property
     def told(self) -> Told:

@@ -12,10 +12,12 @@ from anabranch.demo.colours import to_bytes
 from anabranch.demo.traffic import FREE_SPEED
 from anabranch.linearroad.demo.told import Floats
 
-TOP_SPEED = 60
-"""Miles per hour at the dark end: a segment's average is hardly ever more."""
-TOP_TOLL = 1_000_000
-"""The bright end: 2 (n - 50)² for some 750 cars."""
+LOW_SPEED, TOP_SPEED = 10, 55
+"""Miles per hour at the bright and at the dark end: cars enter at 10, and an average is hardly ever more than 55."""
+LOW_TOLL, TOP_TOLL = 1_000, 1_000_000
+"""Where the logarithmic scale begins, and the bright end: 2 (n - 50)² for some 750 cars."""
+ANY_TOLL = 0.15
+"""How far up the scale the lowest toll is, so that it is not taken for none."""
 KIND_COLOURS = {
     "toll": "#e8890c",
     "accident": "#d6336c",
@@ -28,7 +30,13 @@ KIND_COLOURS = {
 
 def speed_bytes(speeds: Floats) -> NDArray[np.uint8]:
     """Miles per hour, dark when free; NaN is grey."""
-    return to_bytes(np.clip(speeds, 0, TOP_SPEED) / TOP_SPEED * FREE_SPEED)
+    return to_bytes(speed_share(speeds) * FREE_SPEED)
+
+
+def speed_share(speeds: Floats) -> Floats:
+    """Where a speed is on the scale, from 0 (`LOW_SPEED` and less) to 1 (`TOP_SPEED` and more)."""
+    share: Floats = (np.clip(speeds, LOW_SPEED, TOP_SPEED) - LOW_SPEED) / (TOP_SPEED - LOW_SPEED)
+    return share
 
 
 def toll_bytes(tolls: Floats) -> NDArray[np.uint8]:
@@ -38,5 +46,28 @@ def toll_bytes(tolls: Floats) -> NDArray[np.uint8]:
 
 def toll_share(tolls: Floats) -> Floats:
     """Where a toll is on the scale, from 0 (none) to 1 (`TOP_TOLL` and more)."""
-    share: Floats = np.clip(np.log10(np.clip(tolls, 1, None)) / np.log10(TOP_TOLL), 0, 1)
+    decades = np.log10(np.clip(tolls, LOW_TOLL, TOP_TOLL) / LOW_TOLL) / np.log10(TOP_TOLL / LOW_TOLL)
+    share: Floats = np.where(tolls == 0, 0.0, ANY_TOLL + (1 - ANY_TOLL) * decades)
     return share
+
+
+def speed_scale(steps: int) -> NDArray[np.uint8]:
+    """The colours of speeds, from slow to free."""
+    return to_bytes(np.linspace(0, 1, steps) * FREE_SPEED)
+
+
+def toll_scale(steps: int) -> NDArray[np.uint8]:
+    """The colours of tolls, from none to the highest."""
+    return to_bytes((1 - np.linspace(0, 1, steps)) * FREE_SPEED)
+
+
+def speed_marks() -> list[tuple[float, str]]:
+    """Labels of the scale of speeds, and how far along they are."""
+    speeds = np.array([LOW_SPEED, 25.0, 40.0, TOP_SPEED])
+    return list(zip(speed_share(speeds).tolist(), (f"{speed:g}" for speed in speeds), strict=True))
+
+
+def toll_marks() -> list[tuple[float, str]]:
+    """Labels of the scale of tolls, and how far along they are."""
+    tolls = np.array([0.0, LOW_TOLL, 1e4, 1e5, TOP_TOLL])
+    return list(zip(toll_share(tolls).tolist(), ("0", "1 k", "10 k", "100 k", "1 M"), strict=True))

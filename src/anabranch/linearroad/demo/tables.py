@@ -62,3 +62,11 @@ def examples(result: DemoResult, most: int = 5) -> list[str]:
 def count(number: int, what: str) -> str:
     """1 core, 2 cores."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def large(number: float) -> str:
+    """A sum in three digits and a word."""
+    for unit, name in ((1e9, " billion"), (1e6, " million")):
+        if number >= unit:
+            return f"{number / unit:.3g}{name}"
+    return f"{number:,.0f}"

@@ -1,6 +1,7 @@
 """The run in a terminal: the roads as strips of 100 segments, and below them what has been told so far.
 
-    expressway 0 →  ▀▀▀▀▀▀▀▀▀▀▀▀▀▀▀▀▀▀✖▀▀▀▀▀▀▀▀▀    upper half: speed, lower half: toll
+    expressway 0 →  ████████████████✖██████████     speed
+                    ▀▀▀▀▀▀▀▀▀▀▀▀▀▀▀▀▀▀▀▀▀▀▀▀▀▀▀     toll
 
 Dark is free and free of charge; what is slow or dear glows. Where the output is no terminal, a line per epoch says the
 same in numbers.
@@ -8,10 +9,11 @@ same in numbers.
 
 from __future__ import annotations
 
-import threading
 import warnings
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
+from typing import Any
 
 import numpy as np
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -23,7 +25,8 @@ from rich.text import Text
 from anabranch.demo.colours import MARK, palette
 from anabranch.demo.terminal import Phase
 from anabranch.linearroad.demo.drive import Driven
-from anabranch.linearroad.demo.shades import TOP_SPEED, speed_bytes, toll_bytes
+from anabranch.linearroad.demo.shades import LOW_SPEED, TOP_SPEED, speed_bytes, speed_scale, toll_bytes, toll_scale
+from anabranch.linearroad.demo.tables import count, large
 from anabranch.linearroad.demo.told import Epoch, Floats, Told
 from anabranch.linearroad.schema import DIRECTIONS, SEGMENTS
 from anabranch.ui.live import amount
@@ -45,9 +48,7 @@ class RoadView:
     def __init__(self, console: Console, pace: float | None) -> None:
         self._console = console
         self._pace = pace
-        self._lock = threading.Lock()
-        self._phase = Phase("Driving")
-        self._driven: Driven | None = None
+        self._drawn: RenderableType = Phase("Driving")
         self._live: Live | None = None
 
     def shown(self) -> AbstractContextManager[object]:
@@ -58,25 +59,21 @@ class RoadView:
         return self._live
 
     def __call__(self, driven: Driven) -> None:
-        with self._lock:
-            self._driven = driven
-            self._drawn = self._draw(driven)
+        self._drawn = self._draw(driven)  # once per epoch, since nothing changes in between
         if self._live is None:
             self._console.print(plain_line(driven), highlight=False, markup=False, soft_wrap=True)
 
     def __rich__(self) -> RenderableType:
-        with self._lock:
-            return self._phase if self._driven is None else Group(*self._drawn)
+        return self._drawn
 
-    def _draw(self, driven: Driven) -> list[RenderableType]:
-        """Drawn once per epoch, since nothing changes in between."""
+    def _draw(self, driven: Driven) -> RenderableType:
         told = driven.told
         how = "as fast as it goes" if self._pace is None else f"{self._pace:g} × real time"
         head = Text.assemble(
-            ("Linear Road  ", "bold"), (f"{len(told.speed)} expressways, {how}   ", "dim"),
-            (clock(told.reached + 1), "bold"), (f" of {clock(told.seconds)}  ", "dim"), _bar(told),
+            ("Linear Road  ", "bold"), (f"{count(len(told.speed), 'expressway')}, {how}  ", "dim"),
+            (clock(told.reached + 1), "bold"), (f" of {clock(told.seconds)} ", "dim"), _bar(told), no_wrap=True,
         )  # fmt: skip
-        return [head, Text(), Roads(told), Text(), counters(told), Text(), figures(driven)]
+        return Group(head, Text(), Roads(told), Text(), counters(told), Text(), figures(driven))
 
 
 class Roads:
@@ -94,22 +91,27 @@ class Roads:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width = max(20, min(SEGMENTS, options.max_width - _LABEL))
         roads = len(self._speed)
-        fits = max(1, (options.size.height - _OTHER_LINES) // DIRECTIONS)
+        fits = max(1, (options.size.height - _OTHER_LINES) // (2 * DIRECTIONS))
         yield scale(width)
         for xway in range(min(roads, fits)):
             for way in range(DIRECTIONS):
-                yield self._strip(xway, way, width)
+                yield self._speeds(xway, way, width)
+                yield self._tolls(xway, way, width)
         if roads > fits:
-            yield Text(f"{'':{_LABEL}}and {roads - fits} more expressways", style="dim")
-        yield legend()
+            yield Text(f"{'':{_LABEL}}and {count(roads - fits, 'more expressway')}", style="dim")
+        yield legend(_LABEL if width >= 80 else 0)
 
-    def _strip(self, xway: int, way: int, width: int) -> Text:
-        line = Text(f"{f'expressway {xway}' if way == 0 else '':13}{ARROWS[way]}  ", style="dim", no_wrap=True)
-        speeds = speed_bytes(binned(self._speed[xway, way], width, np.nanmin)).tolist()
-        tolls = toll_bytes(binned(self._toll[xway, way], width, np.nanmax)).tolist()
+    def _speeds(self, xway: int, way: int, width: int) -> Text:
+        line = Text(no_wrap=True).append(f"{f'expressway {xway}' if way == 0 else '':13}{ARROWS[way]}  ", "dim")
         wrecks = {segment * width // SEGMENTS for x, w, segment in self._accidents if (x, w) == (xway, way)}
-        for i, (speed, toll) in enumerate(zip(speeds, tolls, strict=True)):
-            line.append("✖" if i in wrecks else "▀", _wreck(speed) if i in wrecks else _halves(speed, toll))
+        for i, byte in enumerate(speed_bytes(binned(self._speed[xway, way], width, np.nanmin)).tolist()):
+            line.append("✖" if i in wrecks else "█", _wreck(byte) if i in wrecks else _ink(byte))
+        return line
+
+    def _tolls(self, xway: int, way: int, width: int) -> Text:
+        line = Text(" " * _LABEL, no_wrap=True)
+        for byte in toll_bytes(binned(self._toll[xway, way], width, np.nanmax)).tolist():
+            line.append("▀", _ink(byte))
         return line
 
 
@@ -122,27 +124,27 @@ def scale(width: int) -> Text:
     return Text(f"{'segment':>{_LABEL - 1}} {''.join(marks)}".rstrip(), style="dim", no_wrap=True)
 
 
-def legend() -> Text:
+def legend(indent: int) -> Text:
     """What the colours mean."""
-    line = Text(" " * _LABEL, style="dim", no_wrap=True).append("above: speed 0 ")
-    for byte in speed_bytes(np.linspace(0, TOP_SPEED, 12)).tolist():
-        line.append("█", _halves(byte, None))
-    line.append(f" {TOP_SPEED} mph   below: toll 0 ")
-    for byte in toll_bytes(np.geomspace(1, 1e6, 12)).tolist():
-        line.append("█", _halves(byte, None))
-    return line.append(" 1 M   ").append("✖", Style(color=MARK, bold=True)).append(" accident")
+    line = Text(" " * indent, no_wrap=True).append(f"speed {LOW_SPEED} ", "dim")
+    for byte in speed_scale(10).tolist():
+        line.append("█", _ink(byte))
+    line.append(f" {TOP_SPEED} mph   toll 0 ", "dim")
+    for byte in toll_scale(10).tolist():
+        line.append("▀", _ink(byte))
+    return line.append(" 1 M   ", "dim").append("✖", Style(color=MARK, bold=True)).append(" accident", "dim")
 
 
 def counters(told: Told) -> Table:
     """What has been told so far."""
-    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 3, 0, 0))
+    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
     cells = {
         "tolls told": f"{told.count('toll'):,}",
-        "money charged": f"{told.charged:,}",
+        "charged": large(told.charged),
         "accidents": f"{len(told.accidents)}",
-        "cars warned": f"{told.count('accident'):,}",
+        "warned": f"{told.count('accident'):,}",
         "balances": f"{told.count('balance'):,}",
-        "expenditures": f"{told.count('expenditure'):,}",
+        "expenses": f"{told.count('expenditure'):,}",
         "travel times": f"{told.count('traveltime'):,}",
     }
     for heading in cells:
@@ -156,7 +158,7 @@ def figures(driven: Driven) -> Text:
     last, now, worst = driven.epochs[-1], driven.response(driven.epochs[-1:]), driven.response(driven.epochs)
     parts: list[str | tuple[str, str]] = [
         f"{amount(rate(driven))}", (" tuples/s   ", "dim"), f"epoch {last.number}", (" of ", "dim"),
-        f"{last.seconds:.2f} s", ("   ", ""),
+        f"{last.seconds:.2f} s",
     ]  # fmt: skip
     if now is not None and worst is not None:
         what = "   response " if driven.clock is not None else "   read to published "
@@ -196,23 +198,23 @@ def clock(seconds: int) -> str:
     return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
 
 
-def binned(values: Floats, width: int, worst: np.ufunc | object) -> Floats:
+def binned(values: Floats, width: int, worst: Callable[[Floats], Any]) -> Floats:
     """As many values as there are characters: of several segments the worst."""
     if width >= len(values):
         return values
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # a piece of the road of which nothing was told stays NaN
-        return np.array([worst(part) for part in np.array_split(values, width)])  # type: ignore[operator]
+        return np.array([worst(part) for part in np.array_split(values, width)])
 
 
-def _bar(told: Told, width: int = 30) -> Text:
+def _bar(told: Told, width: int = 14) -> Text:
     done = round(width * (told.reached + 1) / told.seconds)
     return Text.assemble(("━" * done, "cyan"), ("━" * (width - done), "bright_black"))
 
 
 @cache
-def _halves(above: int, below: int | None) -> Style:
-    return Style(color=_hex(above), bgcolor=None if below is None else _hex(below))
+def _ink(byte: int) -> Style:
+    return Style(color=_hex(byte))
 
 
 @cache

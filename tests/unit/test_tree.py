@@ -1,0 +1,42 @@
+"""The root of the aggregation tree against plain sums; `tests/spark/test_start.py` has the whole tree."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anabranch.merge.tree import root
+
+parts = st.lists(
+    st.tuples(st.none() | st.integers(0, 3), st.integers(0, 2), st.none() | st.integers(-50, 50), st.integers(-9, 9)),
+    min_size=1,
+    max_size=40,
+)
+SCHEMA = pa.schema([("at", pa.int32()), ("query", pa.int32()), ("sum", pa.int32()), ("last", pa.int32())])
+
+
+@given(parts)
+def test_sums_and_maxima_per_query(rows: list[tuple[int | None, ...]]) -> None:
+    table = pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in rows], SCHEMA)
+    wanted: dict[tuple[int | None, ...], list[tuple[int | None, int]]] = defaultdict(list)
+    for at, query, part, last in rows:
+        wanted[at, query].append((part, last or 0))
+    expected = {}
+    for key, found in wanted.items():
+        known = [part for part, _ in found if part is not None]
+        expected[key] = (sum(known) if known else None, max(last for _, last in found))
+    combined = root(table, ("at", "query"), ("sum",), ("last",))
+    assert combined.schema == SCHEMA
+    assert {(r["at"], r["query"]): (r["sum"], r["last"]) for r in combined.to_pylist()} == expected
+    keys = [(row["at"] is None, row["at"] or 0, row["query"]) for row in combined.to_pylist()]
+    assert keys == sorted(keys)
+
+
+def test_a_sum_that_does_not_fit_is_an_error() -> None:
+    table = pa.table({"query": pa.array([1, 1], pa.int32()), "sum": pa.array([2**31 - 1, 1], pa.int32())})
+    with pytest.raises(pa.ArrowInvalid):
+        root(table, ("query",), ("sum",), ())
