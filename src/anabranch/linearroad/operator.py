@@ -115,9 +115,9 @@ class Expressways(Operator):
         """One of the arrays is full: all that are nearly so grow."""
         state, clock = self._state, self._clock[0]
         if clock["cars"] >= self._most_cars:
-            before = self._cars.copy()
-            self._cars = state.resize("cars", 2 * len(before))
-            self._cars.view(np.uint8)[:] = 0
+            before = self._cars.view(np.uint8).copy().view(kernel.CAR)  # bytes: numpy copies records field by field
+            state.drop("cars")
+            self._cars = state.array("cars", kernel.CAR, 2 * len(before))
             kernel.grown(before, self._cars)
         if clock["visits"] >= len(self._visits):
             self._visits = state.resize("visits", 2 * len(self._visits))

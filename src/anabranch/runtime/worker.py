@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
+from anabranch._process import keep_what_is_loaded
 from anabranch.errors import AnabranchError, OperatorError, StateError
 from anabranch.io.blocks import micros_of, one_batch, unpack
 from anabranch.operators.protocol import Emitted, Operator, OperatorFactory
@@ -152,6 +153,7 @@ class _Worker:
         self.measured.seconds = time.perf_counter() - began
         self.measured.groups = len(mine)
         yield self._report({**report, "marks": marks if self.number == 0 else [], "measured": vars(self.measured)})
+        keep_what_is_loaded()
 
     # --- input ------------------------------------------------------------------------------------------------------
 
