@@ -9,7 +9,7 @@ STAMP := $(VENV)/.setup-done
 PYTHON ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint format chaos bench-windows bench-split bench-epochs experiments soak clean
+.PHONY: help setup demo demo-windows rate test test-slow lint format chaos bench-windows bench-split bench-epochs experiments soak clean
 
 help: ## Show this help
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -43,8 +43,14 @@ $(STAMP): pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
 	@touch $@
 
-demo: setup ## See it work: traffic, three sliding windows at once, and a page in out/
+demo: setup ## See it work: Linear Road, live and checked, and a page in out/
 	@$(BIN)/anabranch demo
+
+demo-windows: setup ## Three sliding windows at once over traffic, beside Spark's own, and a page in out/
+	@$(BIN)/anabranch demo-windows
+
+rate: setup ## How many expressways of Linear Road does this machine hold? (half an hour, some ten GB)
+	@$(BIN)/anabranch linearroad rate
 
 test: setup ## Run the tests, but for the slow ones (about ten minutes on two cores)
 	@$(BIN)/python -m pytest -m "not slow"

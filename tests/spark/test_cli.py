@@ -26,7 +26,15 @@ def test_version() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [["--help"], ["demo", "--help"], ["explain", "--help"], ["bench", "windows", "--help"]]
+    "command",
+    [
+        ["--help"],
+        ["demo", "--help"],
+        ["demo-windows", "--help"],
+        ["linearroad", "rate", "--help"],
+        ["explain", "--help"],
+        ["bench", "windows", "--help"],
+    ],
 )
 def test_help_teaches(command: list[str]) -> None:
     assert "Usage" in run(*command)

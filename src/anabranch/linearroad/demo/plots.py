@@ -171,7 +171,7 @@ def _charts(axes: Sequence[Axes], result: DemoResult) -> None:
     )
     axes[2].set_title(f"{result.response_name}, seconds")
     axes[2].set_ylim(bottom=0)
-    axes[2].legend(frameon=False, labelcolor="linecolor", fontsize=9.5, loc="lower right", handlelength=0)
+    axes[2].legend(frameon=False, labelcolor="linecolor", fontsize=9.5, ncols=2, loc="lower right", handlelength=0)
     for each in axes:
         each.grid(axis="y")
         each.set_xlim(0, max(ends, default=1.0))
