@@ -1,13 +1,14 @@
 """What was before the run: tolls that cars paid (type 3), and speeds and tolls of segments (type 4).
 
 Both are tables that never change, so they are no state: every group reads the rows of its own expressways when it
-opens, sorted by a key of one integer, and looks them up by bisection.
+opens, sorted so that they are found by bisection or by an index.
 """
 
 from __future__ import annotations
 
+import functools
+import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numba
@@ -18,14 +19,36 @@ import pyarrow.dataset as ds
 from numpy.typing import NDArray
 
 from anabranch.errors import InvalidArgumentError
-from anabranch.linearroad.schema import HISTORY, SEGMENT_HISTORY, SEGMENTS
+from anabranch.linearroad.schema import DIRECTIONS, HISTORY, SEGMENT_HISTORY, SEGMENTS
 
 Ints = NDArray[np.int64]
 
 # Powers of two above the largest number of each part of a key.
 _VIDS, _DAYS = 2**32, 128
-_WEEK, _MINUTES = 8, 2_048
+_WEEK = 8
 _SECONDS_PER_HOUR = 3_600
+
+
+@dataclass(frozen=True)
+class File:
+    """A file of history, as it is now: another content is another file."""
+
+    path: str
+    bytes: int
+    changed: int
+
+    @classmethod
+    def at(cls, path: str | None) -> File | None:
+        if path is None:
+            return None
+        try:
+            found = os.stat(path)
+        except OSError as error:
+            raise InvalidArgumentError(
+                f"there is no history at {path}; queries of the past would stay without an answer",
+                hint="give the path of a Parquet file that every worker sees, or none",
+            ) from error
+        return cls(path, found.st_size, found.st_mtime_ns)
 
 
 @dataclass(frozen=True)
@@ -36,9 +59,10 @@ class Expenditures:
     tolls: Ints
 
     @classmethod
-    def load(cls, path: str | None, group: int, groups: int) -> Expenditures:
-        """Of the expressways of a group."""
-        rows = _rows(path, HISTORY, group, groups)
+    @functools.cache
+    def load(cls, file: File | None, group: int, groups: int) -> Expenditures:
+        """Of the expressways of a group; once per process, since a group may come and go."""
+        rows = _rows(file, HISTORY, group, groups)
         keys = _car_key(rows["XWay"], rows["VID"], rows["Day"])
         order = np.argsort(keys, kind="stable")
         return cls(keys[order], rows["Toll"][order])
@@ -54,29 +78,43 @@ class Expenditures:
 
 @dataclass(frozen=True)
 class TravelTimes:
-    """Seconds and tolls of segments by weekday, from a minute of the day until the next that has a row."""
+    """Seconds and tolls of segments by weekday, from a minute of the day until the next that has a row.
 
-    keys: Ints
-    seconds: Ints
-    tolls: Ints
+    The rows of segment and weekday k are ``first[k] .. first[k + 1]``, by minute.
+    """
+
+    groups: int
+    first: Ints
+    minutes: NDArray[np.int16]
+    seconds: NDArray[np.int16]
+    tolls: NDArray[np.int32]
 
     @classmethod
-    def load(cls, path: str | None, group: int, groups: int) -> TravelTimes:
-        """Of the expressways of a group."""
-        rows = _rows(path, SEGMENT_HISTORY, group, groups)
+    @functools.cache
+    def load(cls, file: File | None, group: int, groups: int) -> TravelTimes:
+        """Of the expressways of a group; once per process, since a group may come and go."""
+        rows = _rows(file, SEGMENT_HISTORY, group, groups)
         if len(rows["Speed"]) and rows["Speed"].min() < 1:
             raise InvalidArgumentError(
-                f"{path} has a mean speed below 1: a walk over that segment would never end",
+                f"{file.path if file else None} has a mean speed below 1: a walk over that segment would never end",
                 hint="leave such rows out; a query over a segment without history gets no answer",
             )
-        keys = _segment_key(rows["XWay"], rows["Dir"], rows["Seg"], rows["DOW"]) * _MINUTES + rows["TOD"]
-        order = np.argsort(keys, kind="stable")
-        return cls(keys[order], (_SECONDS_PER_HOUR // rows["Speed"])[order], rows["Toll"][order])
+        keys = _segment_key(rows["XWay"] // groups, rows["Dir"], rows["Seg"], rows["DOW"])
+        order = np.lexsort((rows["TOD"], keys))
+        places = (int(rows["XWay"].max(initial=-1)) // groups + 1) * DIRECTIONS * SEGMENTS * _WEEK
+        return cls(
+            groups,
+            np.searchsorted(keys[order], np.arange(places + 1)),
+            rows["TOD"][order].astype(np.int16),
+            (_SECONDS_PER_HOUR // rows["Speed"])[order].astype(np.int16),
+            rows["Toll"][order].astype(np.int32),
+        )
 
     def of(self, xways: Ints, starts: Ints, ends: Ints, weekdays: Ints, minutes: Ints) -> tuple[Ints, Ints, Ints]:
         """Which of the queries have an answer; their seconds and tolls from segment to segment."""
         seconds, tolls = np.empty(len(xways), np.int64), np.empty(len(xways), np.int64)
-        known = _walk(self.keys, self.seconds, self.tolls, xways, starts, ends, weekdays, minutes, seconds, tolls)
+        history = (self.first, self.minutes, self.seconds, self.tolls)
+        known = _walk(history, xways // self.groups, starts, ends, weekdays, minutes, seconds, tolls)
         found = np.flatnonzero(known)
         return found, seconds[found], tolls[found]
 
@@ -86,48 +124,48 @@ def _car_key(xways: Ints, vids: Ints, days: Ints) -> Ints:
 
 
 @numba.njit(cache=True)
-def _segment_key(xway: Any, way: Any, seg: Any, weekday: Any) -> Any:
-    return ((xway * 2 + way) * SEGMENTS + seg) * _WEEK + weekday
+def _segment_key(slot: Any, way: Any, seg: Any, weekday: Any) -> Any:
+    return ((slot * DIRECTIONS + way) * SEGMENTS + seg) * _WEEK + weekday
 
 
 @numba.njit(cache=True)
 def _walk(
-    keys: Ints, times: Ints, prices: Ints, xways: Ints, starts: Ints, ends: Ints, weekdays: Ints, minutes: Ints,
-    seconds: Ints, tolls: Ints,
+    history: tuple[Any, ...], slots: Ints, starts: Ints, ends: Ints, weekdays: Ints, minutes: Ints, seconds: Ints,
+    tolls: Ints,
 ) -> NDArray[np.bool_]:  # fmt: skip
     """Walk from each start to each end, which is not walked itself. A segment without history: no answer."""
-    known = np.zeros(len(xways), np.bool_)
-    for i in range(len(xways)):
+    first, since, times, prices = history
+    known = np.zeros(len(slots), np.bool_)
+    for i in range(len(slots)):
         way = 0 if starts[i] < ends[i] else 1
         step = 1 - 2 * way
-        found = min(starts[i], ends[i], weekdays[i], minutes[i]) >= 0
+        found = 0 <= min(starts[i], ends[i]) and max(starts[i], ends[i]) < SEGMENTS and 0 <= weekdays[i] < _WEEK
         seg, spent, paid = starts[i], 0, 0
         while found and seg != ends[i]:
-            segment = _segment_key(xways[i], way, seg, weekdays[i])
-            at = np.searchsorted(keys, segment * _MINUTES + minutes[i], side="right") - 1
-            found = at >= 0 and keys[at] // _MINUTES == segment
+            key = _segment_key(slots[i], way, seg, weekdays[i])
+            found = 0 <= key < len(first) - 1
             if found:
-                spent += times[at]
-                paid += prices[at]
+                at = first[key + 1] - 1
+                while at >= first[key] and since[at] > minutes[i]:
+                    at -= 1
+                found = at >= first[key]
+                if found:
+                    spent += times[at]
+                    paid += prices[at]
             seg += step
         known[i], seconds[i], tolls[i] = found, spent, paid
     return known
 
 
-def _rows(path: str | None, schema: pa.Schema, group: int, groups: int) -> dict[str, Ints]:
+def _rows(file: File | None, schema: pa.Schema, group: int, groups: int) -> dict[str, Ints]:
     """The rows of a group's expressways, as columns of 64-bit integers."""
-    if path is None:
+    if file is None:
         return {name: np.empty(0, np.int64) for name in schema.names}
-    if not Path(path).exists():
-        raise InvalidArgumentError(
-            f"there is no history at {path}; queries of the past would stay without an answer",
-            hint="give the path of a Parquet file that every worker sees, or none",
-        )
-    files = ds.dataset(path)
+    files = ds.dataset(file.path)
     missing = [name for name in schema.names if name not in files.schema.names]
     if missing:
         raise InvalidArgumentError(
-            f"the history {path} has no column {missing[0]}", hint=f"it needs {', '.join(schema.names)}"
+            f"the history {file.path} has no column {missing[0]}", hint=f"it needs {', '.join(schema.names)}"
         )
     xway = ds.field("XWay").cast(pa.int64())
     table = files.to_table(columns=schema.names, filter=xway - pc.divide(xway, groups) * groups == group)

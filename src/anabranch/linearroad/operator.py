@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from anabranch.linearroad import kernel
-from anabranch.linearroad.lookups import Expenditures, TravelTimes
+from anabranch.linearroad.lookups import Expenditures, File, TravelTimes
 from anabranch.linearroad.schema import INPUT, Kind, Mode
 from anabranch.operators.protocol import Emitted, Operator
 from anabranch.operators.state import State
@@ -23,8 +23,8 @@ from anabranch.operators.state import State
 FIRST_CARS = 4_096
 """Entries of a new table of cars; it doubles."""
 _DRIVEN = ("Type", "Time", "VID", "Spd", "XWay", "Lane", "Dir", "Seg", "Pos", "QID")
-_OUTPUTS = 5
-"""Counters of the kernel: tolls, alerts, balances, queries that wait, rejected."""
+_COUNTERS = 6
+"""Of the kernel: tolls, alerts, balances, queries that wait, rejected, and one without a meaning."""
 
 REASON = "Reason"
 _REJECTED = "no position report or query that Linear Road knows: a number is out of its range"
@@ -64,8 +64,8 @@ class Expressways(Operator):
         self._clock = state.array("clock", kernel.CLOCK, 1)
         if self._clock["minute"][0] == 0:
             self._clock["time"] = -1
-        self._expenditures = Expenditures.load(road.history, self.group, road.groups)
-        self._travel_times = TravelTimes.load(road.segment_history, self.group, road.groups)
+        self._expenditures = Expenditures.load(File.at(road.history), self.group, road.groups)
+        self._travel_times = TravelTimes.load(File.at(road.segment_history), self.group, road.groups)
 
     def process(self, block: pa.RecordBatch, port: int = 0) -> Iterator[Emitted]:
         columns = {name: _numbers(block, name) for name in INPUT.names}
@@ -82,7 +82,7 @@ class Expressways(Operator):
         asked = np.empty(int((kinds == Kind.BALANCE).sum()), np.int64)
         tolls, alerts = np.empty((4, n), np.int32), np.empty((5, n), np.int32)
         balances = np.empty((4, len(asked)), np.int32)
-        rejected, counts = np.empty(n, np.int64), np.zeros(_OUTPUTS, np.int64)
+        rejected, counts = np.empty(n, np.int64), np.zeros(_COUNTERS, np.int64)
         driven = tuple(columns[name] for name in _DRIVEN)
         done = 0
         while done < n:

@@ -172,11 +172,10 @@ class Rater:
             str(trace.history_file.absolute()),
             str(trace.segment_history_file.absolute()),
         )
-        clock = {"pace": 1.0, "pace_from": course.begin} if course.paced else {}
-        stream = recorded(self._spark, trace.folder / "blocks", rows_per_epoch=WARM_ROWS, **clock)
-        self._say(
-            f"L = {trace.expressways}: {warm:,} tuples as fast as it goes, then {trace.tuples - warm:,} in real time"
-        )
+        pace, start = (1.0, course.begin) if course.paced else (None, None)
+        blocks = trace.folder / "blocks"
+        stream = recorded(self._spark, blocks, rows_per_epoch=WARM_ROWS, pace=pace, pace_from=start)
+        self._say(f"L = {trace.expressways}: {warm:,} tuples at once, then {trace.tuples - warm:,} in real time")
         watch = Watch(warm, trace.tuples, course.begin)
         with live_folder() as live:
             query = ab.start(
