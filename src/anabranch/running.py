@@ -131,7 +131,7 @@ def _failed(file: Path, what: str, error: Exception) -> JobError:
 
 def _wait(query: EpochQuery, view: LiveView) -> None:
     """Until the query ends, or Ctrl-C (or SIGTERM) asks for it; then after the epoch that runs."""
-    with _asked_to_stop() as asked:
+    with asked_to_stop() as asked:
         try:
             while not query.awaitTermination(_LOOK):
                 if asked():
@@ -146,7 +146,7 @@ def _wait(query: EpochQuery, view: LiveView) -> None:
 
 
 @contextmanager
-def _asked_to_stop() -> Iterator[Callable[[], bool]]:
+def asked_to_stop() -> Iterator[Callable[[], bool]]:
     """Whether SIGINT or SIGTERM came. PySpark's own handler would cancel the epoch that runs; a second signal does."""
     asked = False
     before: dict[signal.Signals, Any] = {}

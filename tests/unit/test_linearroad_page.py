@@ -33,9 +33,9 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Trace:
 
 
 def publish(output: Path, kind: str, epoch: int, rows: list[dict[str, int]]) -> None:
-    folder = output / kind / f"epoch={epoch}"
-    folder.mkdir(parents=True)
-    pq.write_table(pa.Table.from_pylist(rows, answer_schema(kind)), folder / "part.parquet")
+    folder = output / kind
+    folder.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(rows, answer_schema(kind)), folder / f"epoch-{epoch:06d}-part.parquet")
 
 
 def epoch(number: int, first: int, last: int, started: float, seconds: float, tuples: int = 10) -> Epoch:

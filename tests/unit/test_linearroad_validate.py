@@ -94,7 +94,7 @@ class Base:
 
     def validated(self, output: Output, folder: Path, copies: Copies | None = None) -> Report:
         for kind, rows in output.items():
-            path = folder / kind / "epoch=3" / "part-0.parquet"
+            path = folder / kind / "epoch-000003-part-0.parquet"
             path.parent.mkdir(parents=True)
             pq.write_table(pa.Table.from_pylist(rows, schema=answer_schema(kind)), path)
         return validate(*self.inputs, folder, self.expected.mode, copies, expected=self.expected, threads=1)

@@ -7,6 +7,7 @@ the epoch as done, runs the epoch again, and the sink must recognise that it has
 | sink | guarantee |
 |---|---|
 | `FileSink` | exactly once: a folder `epoch=N` per epoch that appears at once and is never changed |
+| `FileSink(flat=True)` | exactly once: files that never change; those of an epoch appear one after the other |
 | `DeltaSink` | exactly once: one transaction per epoch, which Delta recognises by its number |
 | `MemorySink` | exactly once while the process lives; empty after a restart |
 | `CallSink` | at least once: the function may see an epoch again after a crash, the same rows under the same number |
@@ -75,12 +76,17 @@ class Sink(ABC):
 
 
 class FileSink(Sink):
-    """Parquet files, a folder `epoch=N` per epoch that brought rows; ``spark.read.parquet(path)`` reads them all."""
+    """Parquet files, a folder `epoch=N` per epoch that brought rows; ``spark.read.parquet(path)`` reads them all.
+
+    Such folders are partitions to a reader, and give it a column `epoch`. With ``flat=True`` the files are in the
+    folder itself, and have the columns of the query only; but the files of an epoch appear one after the other.
+    """
 
     guarantee = "exactly once: a folder per epoch, which appears at once and is never changed"
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, *, flat: bool = False) -> None:
         self.folder = Folder.at(path)
+        self.flat = flat
         self._claimed: str | None = None
         if self.folder.is_object_store:
             raise InvalidArgumentError(
@@ -97,6 +103,9 @@ class FileSink(Sink):
 
     def publish(self, result: Published) -> None:
         self._claim(result.query)
+        if self.flat:
+            self._publish_files(result)
+            return
         target = self.folder.sub(f"epoch={result.epoch}")
         if not result.files or f"epoch={result.epoch}" in self.folder.folders():
             # Nothing to show, or shown already before a crash: the same rows, since an epoch is deterministic.
@@ -106,6 +115,18 @@ class FileSink(Sink):
             result.folder.filesystem.move(result.folder.path, target.path)
         except OSError as error:
             raise cannot_write(target.path, error) from error
+
+    def _publish_files(self, result: Published) -> None:
+        known = set(self.folder.files())
+        for name in result.files:
+            target = f"epoch-{result.epoch:06d}-{name}"
+            if target in known:  # shown already before a crash: the same rows
+                continue
+            try:
+                result.folder.filesystem.move(f"{result.folder.path}/{name}", f"{self.folder.path}/{target}")
+            except OSError as error:
+                raise cannot_write(f"{self.folder.path}/{target}", error) from error
+        result.folder.remove()
 
     def _claim(self, query: str) -> None:
         """Make the folder that checkpoint's own: the epochs of another have the same names and would pass for these."""
@@ -117,7 +138,7 @@ class FileSink(Sink):
                 f"{self.folder} has vanished while the query ran, with all results before this epoch",
                 hint="bring the folder back, then start the query again; without it, it goes on with this epoch",
             )
-        elif any(name.startswith("epoch=") for name in self.folder.folders()):
+        elif any(name.startswith("epoch") for name in [*self.folder.folders(), *self.folder.files()]):
             raise CheckpointError(
                 f"{self.folder} has epochs already, and does not say of which query: those of this one would be taken "
                 "for published, and lost",
@@ -128,7 +149,7 @@ class FileSink(Sink):
         self._claimed = query
 
     def __repr__(self) -> str:
-        return f"FileSink({str(self.folder)!r})"
+        return f"FileSink({str(self.folder)!r}{', flat=True' if self.flat else ''})"
 
 
 class DeltaSink(Sink):

@@ -91,6 +91,15 @@ def run(
         table.add_row(kind, f"{count:,}")
     console.print(table)
     console.print(f"{done.tuples:,} tuples in {done.seconds:.1f} s, {done.rate:,.0f} a second", highlight=False)
+    warnings = {
+        f"{done.late:,} tuples came out of order": done.late,
+        f"{done.bad:,} tuples have no time": done.bad,
+        f"{done.rejected:,} tuples are neither reports nor queries: see {output / 'rejected'}": done.rejected,
+        f"{done.left:,} tuples are left: the same command goes on with them": done.left,
+    }
+    for text, count in warnings.items():
+        if count:
+            console.print(f"[yellow]{text}[/]", highlight=False)
 
 
 @app.command()
@@ -149,4 +158,4 @@ def rate(
     found = rate_machine(course, work, first=expressways, trials=1 if fast else trials, console=console)
     if json:
         typer.echo(dumps(found))
-    raise typer.Exit(1 if found["differences"] else 0)
+    raise typer.Exit(1 if any(trial["wrong"] for trial in found["trials"]) else 0)

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import disk_usage
 
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyspark.errors import StreamingQueryException
 from rich.console import Console
@@ -18,18 +18,20 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import anabranch as ab
 from anabranch.embedded import session
-from anabranch.errors import InvalidArgumentError, JobError
-from anabranch.linearroad.operator import Road
-from anabranch.linearroad.query import linear_road, recorded
+from anabranch.errors import JobError
+from anabranch.io.blocks import read_block
+from anabranch.io.recording import Recording
+from anabranch.linearroad.operator import road_of
+from anabranch.linearroad.query import REJECTED, answer_files, check_columns, linear_road, recorded
 from anabranch.linearroad.schema import ANSWERS, Mode, answer_schema
-from anabranch.running import cause_of
+from anabranch.running import asked_to_stop, cause_of
 
-GROUPS = 60
-"""Partition-groups, unless there are fewer expressways: far more than workers, so that they can be moved."""
 ROWS_PER_EPOCH = 2_000_000
 _LOOK = 0.5
 """Seconds between two looks whether a query is to be stopped."""
 _MEMORY = Path("/dev/shm")
+_ROOM = 4 << 30
+"""Bytes that must be free there; in a container it is often tiny."""
 CHECKPOINT = "_checkpoint"
 """In the output folder: a run that was cut short goes on when it is started again."""
 
@@ -39,7 +41,15 @@ class Done:
     """What a run has done."""
 
     tuples: int
+    """in this run: one that goes on after another has fewer than the input"""
+    left: int
+    """tuples of the input that were not read, because the run was stopped"""
+    late: int
+    bad: int
+    """tuples out of order, or without a time; they are kept, but were not answered"""
     answers: dict[str, int]
+    """of all runs into that folder"""
+    rejected: int
     seconds: float
 
     @property
@@ -61,34 +71,43 @@ def run(
 ) -> Done:
     """Answer everything in the input, at once; see `anabranch linearroad run --help`."""
     expressways, tuples = extent_of(input)
-    road = Road(mode, expressways, min(GROUPS, expressways), _known(history), _known(segment_history))
+    road = road_of(mode, expressways, history, segment_history)
     spark = session(master, app_name="anabranch linearroad")
     reports = recorded(spark, input, rows_per_epoch=rows_per_epoch)
     began = time.perf_counter()
     with progress_bar(console, "tuples") as progress, live_folder(master) as live:
+        heard = _Heard(progress, tuples)
         query = ab.start(
             *linear_road(reports, road, output),
             checkpoint=output / CHECKPOINT,
             trigger="available-now",
-            listeners=[_Bar(progress, tuples)],
+            listeners=[heard],
             live=live,
         )
-        wait_for(query)
-    return Done(tuples, complete(output), time.perf_counter() - began)
+        finished = wait_for(query)
+    answers, rejected = complete(output)
+    left = 0 if finished else tuples - heard.rows
+    return Done(heard.rows, left, heard.late, heard.bad, answers, rejected, time.perf_counter() - began)
 
 
-def wait_for(query: ab.EpochQuery, until: Callable[[], bool] = lambda: False) -> None:
-    """Until the query ends, or is to be stopped; and its failure as an error for people."""
+def wait_for(query: ab.EpochQuery, until: Callable[[], bool] = lambda: False) -> bool:
+    """Until the query ends (True), or is to be stopped; its failure is an error for people.
+
+    Ctrl-C and SIGTERM stop it after the epoch that runs.
+    """
     try:
-        while not query.awaitTermination(_LOOK):
-            if until():
-                query.stop()
-                return
+        with asked_to_stop() as asked:
+            while not query.awaitTermination(_LOOK):
+                if until() or asked():
+                    return False
+        return True
     except StreamingQueryException as error:
         raise JobError(
             f"the run failed: {cause_of(error)}",
             hint="mend the cause and run the same command again: it goes on where it was",
         ) from error
+    finally:
+        query.stop()
 
 
 @contextmanager
@@ -97,56 +116,54 @@ def live_folder(master: str | None = None) -> Iterator[Path | None]:
 
     On a disk the system would write the state out all the time. What must survive is in the epoch store.
     """
-    if not _MEMORY.is_dir() or not (master or "local").startswith("local"):
+    if not (master or "local").startswith("local") or not _MEMORY.is_dir() or disk_usage(_MEMORY).free < _ROOM:
         yield None
         return
-    with tempfile.TemporaryDirectory(prefix="anabranch-live-", dir=_MEMORY) as folder:
+    with tempfile.TemporaryDirectory(prefix="anabranch-live-", dir=_MEMORY, ignore_cleanup_errors=True) as folder:
         yield Path(folder)
 
 
 def extent_of(path: Path) -> tuple[int, int]:
     """How many expressways a recording has (the largest number plus one), and how many tuples."""
-    if not path.exists():
-        raise InvalidArgumentError(f"there is no input at {path}", hint="name a Parquet or Arrow file, or a folder")
-    kind = "parquet" if _is_parquet(path) else "arrow"
-    files = ds.dataset(path, format=kind)
-    if "XWay" not in files.schema.names:
-        raise InvalidArgumentError(f"{path} has no column XWay, so it is no input of Linear Road", hint="see --help")
-    largest, tuples = -1, 0
-    for batch in files.to_batches(columns=["XWay"]):
-        tuples += batch.num_rows
-        largest = max(largest, pc.max(batch.column(0)).as_py() or 0)
-    return max(1, largest + 1), tuples
+    check_columns(path)
+    recording = Recording(path, "Time", times=False)
+    numbers = (read_block(block.path, block.index, columns=["XWay"]).column(0) for block in recording.blocks)
+    return max((pc.max(each).as_py() or 0 for each in numbers), default=0) + 1, recording.rows
 
 
-def complete(output: Path) -> dict[str, int]:
-    """Count the answers; a kind without any gets an empty file, so that it can be read like the others."""
-    counted = {}
-    for name in ANSWERS:
-        files = sorted(Path(output, name).glob("epoch=*/*.parquet"))
-        if not files:
-            empty = Path(output, name, "epoch=0", "none.parquet")
-            empty.parent.mkdir(parents=True, exist_ok=True)
-            pq.write_table(answer_schema(name).empty_table(), empty)
-        counted[name] = sum(pq.read_metadata(file).num_rows for file in files)
-    return counted
+def complete(output: Path) -> tuple[dict[str, int], int]:
+    """Count the answers, and the tuples that were rejected.
+
+    A kind without any answer gets an empty file, so that it can be read like the others.
+    """
+    counted = {kind: sum(pq.read_metadata(file).num_rows for file in answer_files(output, kind)) for kind in ANSWERS}
+    for kind, count in counted.items():
+        if not count:
+            Path(output, kind).mkdir(parents=True, exist_ok=True)
+            pq.write_table(answer_schema(kind).empty_table(), Path(output, kind, "none.parquet"))
+    return counted, sum(pq.read_metadata(file).num_rows for file in answer_files(output, REJECTED))
 
 
-class _Bar:
-    """A listener that moves a progress bar."""
+class _Heard:
+    """A listener that counts, and moves a progress bar."""
 
     def __init__(self, progress: Progress, tuples: int) -> None:
         self._progress = progress
         self._task = progress.add_task("Driving", total=tuples)
+        self.rows = self.late = self.bad = 0
 
     def on_started(self, query: str, run: str) -> None:
-        pass
+        """Nothing to do yet."""
 
     def on_progress(self, progress: ab.EpochProgress) -> None:
+        """Another epoch."""
+        self.rows += progress.rows
+        self.late += progress.late
+        self.bad += progress.bad
         self._progress.advance(self._task, progress.rows)
 
     def on_terminated(self, query: str, error: str | None) -> None:
-        pass
+        """Nothing more to do."""
 
 
 def progress_bar(console: Console, unit: str) -> Progress:
@@ -159,13 +176,3 @@ def progress_bar(console: Console, unit: str) -> Progress:
         TimeRemainingColumn(),
         console=console,
     )
-
-
-def _is_parquet(path: Path) -> bool:
-    first = path if path.is_file() else min(p for p in path.iterdir() if not p.name.startswith((".", "_")))
-    with first.open("rb") as file:
-        return file.read(4) == b"PAR1"
-
-
-def _known(path: Path | None) -> str | None:
-    return None if path is None else str(path.absolute())

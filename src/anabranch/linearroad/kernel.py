@@ -23,7 +23,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from anabranch.linearroad.schema import DIRECTIONS, EXIT_LANE, SEGMENTS, Kind
+from anabranch.linearroad.schema import DIRECTIONS, EXIT_LANE, REPORT_EVERY, SEGMENTS, Kind
 
 PLACES = DIRECTIONS * SEGMENTS
 """Of one expressway."""
@@ -43,6 +43,8 @@ SLOW = 40
 """Miles per hour below which there is a toll."""
 FETCHED = 32
 """Cars whose entries are fetched from memory at a time."""
+LARGEST_VID = 2**31 - 1
+"""Which is no VID: entries hold it plus one."""
 OPEN = 2**31 - 1
 """The last minute of an accident that nobody has left."""
 POSITION, BALANCE, EXPENDITURE, TRAVEL_TIME = (int(kind) for kind in Kind)
@@ -80,7 +82,7 @@ STOP = np.dtype(
      ("wreck", "i4"),  # the accident that it is in, or -1
      ("ended", "i4"), ("closed", "i4")]  # the accident that it was the last in, and when that ended
 )  # fmt: skip
-WRECK = np.dtype([("place", "i4"), ("since", "i4"), ("until", "i4")])
+WRECK = np.dtype([("place", "i4"), ("since", "i4"), ("until", "i4"), ("made", "i4")])
 CLOCK = np.dtype(
     [("time", "i4"), ("minute", "i4"), ("cars", "i4"), ("visits", "i4"), ("stops", "i4"), ("wrecks", "i4")]
 )
@@ -105,7 +107,8 @@ def _fetch(cars: Records, vids: Any, begin: int, end: int) -> Any:
     """Touch the entries of the cars that come next.
 
     The table is larger than any cache and a car comes every 30 s, so each look-up waits for the memory. These do not
-    depend on each other, so they wait together. The sum is good for nothing but that the compiler must not leave it out.
+    depend on each other, so they wait together. The sum is good for nothing, but without it the compiler would leave
+    all of this out.
     """
     mask, touched = len(cars) - 1, 0
     for i in range(begin, end):
@@ -202,7 +205,7 @@ def _stands(car: Any, stops: Records, wrecks: Records, clock: Any, paper: bool) 
             if wrecks[i].place == place:
                 return
     wreck = wrecks[clock.wrecks]
-    wreck.place, wreck.since, wreck.until = place, clock.minute + 1, OPEN
+    wreck.place, wreck.since, wreck.until, wreck.made = place, clock.minute + 1, OPEN, clock.time
     stop.wreck = stops[partner].wreck = clock.wrecks
     clock.wrecks += 1
 
@@ -212,7 +215,7 @@ def _goes_on(car: Any, cars: Records, stops: Records, wrecks: Records, clock: An
     """A car that stood reports from elsewhere: that ends the accident it was in.
 
     paper: unless two others still stand there; and it is in force through the minute after the last report of two cars
-    that stood. A car with no fifth report was never a stopped one.
+    that stood. A car with no fifth report, or none since the other one stopped, was never in an accident.
     """
     at = 0
     while stops[at].vid != car.vid:
@@ -227,15 +230,41 @@ def _goes_on(car: Any, cars: Records, stops: Records, wrecks: Records, clock: An
     for i in range(clock.stops):
         if stops[i].wreck == wreck:
             left, other = left + 1, i
-    if not paper or car.same == STOPPED:
+    if not paper or (left == 1 and (car.same == STOPPED or car.time < wrecks[wreck].made)):
         wrecks[wreck].until = clock.minute
     elif left == 1:
         wrecks[wreck].until = max(car.minute, cars[find(cars, stops[other].vid - 1)].minute) + 1
         stops[other].ended, stops[other].closed = wreck, clock.time
+    if not paper and wrecks[wreck].made == clock.time:
+        wrecks[wreck].place = -1  # it went on in the second in which the other stopped: they never stood together
     if not paper or left == 1:
+        _part(stops, clock, wreck)
+
+
+@_compiled
+def _part(stops: Records, clock: Any, wreck: Any) -> None:
+    """The accident is over for all that still stand."""
+    for i in range(clock.stops):
+        if stops[i].wreck == wreck:
+            stops[i].wreck = -1
+
+
+@_compiled
+def _miss(cars: Records, stops: Records, wrecks: Records, clock: Any) -> None:
+    """paper: an accident is over, too, if a car that stood is heard of no more; the last report of two cars counts."""
+    for wreck in range(clock.wrecks):
+        if wrecks[wreck].until != OPEN:
+            continue
+        last, other = -1, -1
         for i in range(clock.stops):
             if stops[i].wreck == wreck:
-                stops[i].wreck = -1
+                time = cars[find(cars, stops[i].vid - 1)].time
+                last, other = max(last, time), max(min(last, time), other)
+        while last > other + REPORT_EVERY:
+            last -= REPORT_EVERY
+        if last // 60 + 2 <= clock.minute:
+            wrecks[wreck].until = last // 60 + 2
+            _part(stops, clock, wreck)
 
 
 @_compiled
@@ -285,7 +314,7 @@ def _begin_minute(traffic: Records, board: Records, wrecks: Records, clock: Any,
         if lav < SLOW and cars > BUSY:
             told.toll = 2 * (cars - BUSY) ** 2
     for i in range(clock.wrecks):
-        if wrecks[i].since <= minute <= wrecks[i].until:
+        if wrecks[i].place >= 0 and wrecks[i].since <= minute <= wrecks[i].until:
             _warn(board, wrecks[i].place)
 
 
@@ -382,33 +411,39 @@ def report(
 def drive(
     first: int, block: tuple[Any, ...], slots: int, most_cars: int, groups: int, group: int, paper: bool,
     cars: Records, visits: Records, traffic: Records, board: Records, stops: Records, wrecks: Records, clocks: Records,
-    tolls: Any, alerts: Any, balances: Any, asked: Any, rejected: Any, counts: Any,
+    tolls: Any, alerts: Any, balances: Any, asked: Any, rejected: Any, counts: Any, touched: Any,
 ) -> int:  # fmt: skip
     """Run the tuples of a block from `first` on. Returns the number of tuples done: fewer than all if an array is full.
 
     `counts` says how many rows each of the outputs has, in the order of the arguments, and how many balance queries of
-    the running second wait: they are answered when the second is over, after all its reports.
+    the running second wait: they are answered when the second is over, after all its reports. A car reports at most
+    twice a minute; `_count` relies on that.
     """
     kinds, times, vids, speeds, xways, lanes, ways, segs, positions, qids = block
     clock = clocks[0]
     n = len(kinds)
     for i in range(first, n):
         if (i - first) % FETCHED == 0:
-            counts[5] += _fetch(cars, vids, i, min(i + FETCHED, n))
+            touched[0] = _fetch(cars, vids, i, min(i + FETCHED, n))
         time = times[i]
         if time < 0:
-            rejected[counts[4]] = i
-            counts[4] += 1
+            # A balance query is at every group; one of them rejects it.
+            if kinds[i] != BALANCE or qids[i] % groups == group:
+                rejected[counts[4]] = i
+                counts[4] += 1
             continue
         if time > clock.time:
             _answer(clock.time, vids, qids, cars, groups, group, paper, balances, asked, counts)
             clock.time = time
             if time // 60 + 1 > clock.minute:
+                if paper:
+                    _miss(cars, stops, wrecks, clock)
                 _begin_minute(traffic, board, wrecks, clock, time // 60 + 1, paper)
         kind = kinds[i]
         if kind == POSITION:
             slot, way, seg, lane = xways[i] // groups, ways[i], segs[i], lanes[i]
-            right = 0 <= way < DIRECTIONS and 0 <= seg < SEGMENTS and xways[i] >= 0 and vids[i] >= 0
+            right = 0 <= way < DIRECTIONS and 0 <= seg < SEGMENTS and 0 <= lane <= EXIT_LANE and xways[i] >= 0
+            right = right and 0 <= vids[i] < LARGEST_VID
             if not right:
                 rejected[counts[4]] = i
                 counts[4] += 1

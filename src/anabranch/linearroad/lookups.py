@@ -27,6 +27,8 @@ Ints = NDArray[np.int64]
 _VIDS, _DAYS = 2**32, 128
 _WEEK = 8
 _SECONDS_PER_HOUR = 3_600
+GROUPS_KEPT = 64
+"""Whose history a process keeps."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class Expenditures:
     tolls: Ints
 
     @classmethod
-    @functools.cache
+    @functools.lru_cache(maxsize=GROUPS_KEPT)
     def load(cls, file: File | None, group: int, groups: int) -> Expenditures:
         """Of the expressways of a group; once per process, since a group may come and go."""
         rows = _rows(file, HISTORY, group, groups)
@@ -90,7 +92,7 @@ class TravelTimes:
     tolls: NDArray[np.int32]
 
     @classmethod
-    @functools.cache
+    @functools.lru_cache(maxsize=GROUPS_KEPT)
     def load(cls, file: File | None, group: int, groups: int) -> TravelTimes:
         """Of the expressways of a group; once per process, since a group may come and go."""
         rows = _rows(file, SEGMENT_HISTORY, group, groups)
@@ -139,7 +141,7 @@ def _walk(
     for i in range(len(slots)):
         way = 0 if starts[i] < ends[i] else 1
         step = 1 - 2 * way
-        found = 0 <= min(starts[i], ends[i]) and max(starts[i], ends[i]) < SEGMENTS and 0 <= weekdays[i] < _WEEK
+        found = min(starts[i], ends[i]) >= 0 and max(starts[i], ends[i]) < SEGMENTS and 0 <= weekdays[i] < _WEEK
         seg, spent, paid = starts[i], 0, 0
         while found and seg != ends[i]:
             key = _segment_key(slots[i], way, seg, weekdays[i])
@@ -169,4 +171,5 @@ def _rows(file: File | None, schema: pa.Schema, group: int, groups: int) -> dict
         )
     xway = ds.field("XWay").cast(pa.int64())
     table = files.to_table(columns=schema.names, filter=xway - pc.divide(xway, groups) * groups == group)
-    return {name: table.column(name).cast(pa.int64()).to_numpy() for name in schema.names}
+    # A row with something missing says nothing.
+    return {name: table.drop_null().column(name).cast(pa.int64()).to_numpy() for name in schema.names}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,10 +24,15 @@ from anabranch.operators.state import State
 FIRST_CARS = 4_096
 """Entries of a new table of cars; it doubles."""
 _DRIVEN = ("Type", "Time", "VID", "Spd", "XWay", "Lane", "Dir", "Seg", "Pos", "QID")
-_COUNTERS = 6
-"""Of the kernel: tolls, alerts, balances, queries that wait, rejected, and one without a meaning."""
+_COUNTERS = 5
+"""Of the kernel: tolls, alerts, balances, queries that wait, rejected."""
+GROUPS = 32
+"""Partition-groups, unless there are fewer expressways: enough for the workers of one machine, and few enough that a
+group's block is worth a call."""
 
 REASON = "Reason"
+_NO_TYPE = -1
+_ANY_NUMBERS = pa.schema([(name, pa.int64()) for name in INPUT.names])
 _REJECTED = "no position report or query that Linear Road knows: a number is out of its range"
 
 
@@ -42,6 +48,14 @@ class Road:
 
     def __call__(self) -> Expressways:
         return Expressways(self)
+
+
+def road_of(mode: Mode, expressways: int, history: Path | None, segment_history: Path | None) -> Road:
+    """A road in as many groups as are of use. The history is looked for now, and not by a task."""
+    for file in (history, segment_history):
+        File.at(None if file is None else str(file))
+    known = [None if file is None else str(file.absolute()) for file in (history, segment_history)]
+    return Road(mode, expressways, min(GROUPS, expressways), *known)
 
 
 class Expressways(Operator):
@@ -68,11 +82,11 @@ class Expressways(Operator):
         self._travel_times = TravelTimes.load(File.at(road.segment_history), self.group, road.groups)
 
     def process(self, block: pa.RecordBatch, port: int = 0) -> Iterator[Emitted]:
-        columns = {name: _numbers(block, name) for name in INPUT.names}
+        columns = _numbers(block)
         yield from self._drive(block, columns)
-        kinds = columns["Type"]
-        yield from self._expenditure(columns, np.flatnonzero(kinds == Kind.EXPENDITURE))
-        yield from self._travel_time(columns, np.flatnonzero(kinds == Kind.TRAVEL_TIME))
+        kinds, timed = columns["Type"], columns["Time"] >= 0
+        yield from self._expenditure(columns, np.flatnonzero((kinds == Kind.EXPENDITURE) & timed))
+        yield from self._travel_time(columns, np.flatnonzero((kinds == Kind.TRAVEL_TIME) & timed))
 
     # --- reports and balances ---------------------------------------------------------------------------------------
 
@@ -82,14 +96,14 @@ class Expressways(Operator):
         asked = np.empty(int((kinds == Kind.BALANCE).sum()), np.int64)
         tolls, alerts = np.empty((4, n), np.int32), np.empty((5, n), np.int32)
         balances = np.empty((4, len(asked)), np.int32)
-        rejected, counts = np.empty(n, np.int64), np.zeros(_COUNTERS, np.int64)
+        rejected, counts, touched = np.empty(n, np.int64), np.zeros(_COUNTERS, np.int64), np.empty(1, np.int64)
         driven = tuple(columns[name] for name in _DRIVEN)
         done = 0
         while done < n:
             done = kernel.drive(
                 done, driven, self._slots, self._most_cars, self.road.groups, self.group, self.road.mode is Mode.PAPER,
                 self._cars, self._visits, self._traffic, self._board, self._stops, self._wrecks, self._clock,
-                tolls, alerts, balances, asked, rejected, counts,
+                tolls, alerts, balances, asked, rejected, counts, touched,
             )  # fmt: skip
             if done < n:
                 self._make_room(int(columns["XWay"][done]))
@@ -100,7 +114,7 @@ class Expressways(Operator):
         time, qid, result, balance = balances[:, : counts[2]]
         yield from _rows("balance", Time=time, Emit=time, QID=qid, ResultTime=result, Balance=balance)
         if counts[4]:
-            bad = block.take(pa.array(rejected[: counts[4]])).cast(INPUT)
+            bad = block.select(INPUT.names).take(pa.array(rejected[: counts[4]])).cast(_ANY_NUMBERS)
             yield "rejected", bad.append_column(REASON, pa.array([_REJECTED] * bad.num_rows))
 
     @property
@@ -128,7 +142,10 @@ class Expressways(Operator):
         if xway // self.road.groups >= self._slots:
             self._slots = xway // self.road.groups + 1
             self._traffic = state.resize("traffic", self._slots * kernel.PLACES * kernel.MINUTES)
+            known = len(self._board)
             self._board = state.resize("board", self._slots * kernel.PLACES)
+            self._board["lav"][known:] = -1 if self.road.mode is Mode.PAPER else 0
+            self._board["accident"][known:] = -1
 
     # --- the past ---------------------------------------------------------------------------------------------------
 
@@ -146,14 +163,29 @@ class Expressways(Operator):
         yield from _rows("traveltime", Time=time, Emit=time, QID=qid, TravelTime=seconds, Toll=tolls)
 
 
-def _numbers(block: pa.RecordBatch, name: str) -> NDArray[Any]:
-    """A column as the kernel was compiled for it; a missing number is -1, as everywhere in Linear Road."""
-    column, kind = block.column(name), INPUT.field(name).type
-    if column.null_count:
-        column = column.fill_null(-1)
-    array = np.asarray(column.cast(kind).to_numpy())
-    array.flags.writeable = False
-    return array
+def _numbers(block: pa.RecordBatch) -> dict[str, NDArray[Any]]:
+    """The columns as the kernel was compiled for them. A missing number is -1, as everywhere in Linear Road.
+
+    A tuple with a number that its column cannot hold becomes one of no known type, and is rejected.
+    """
+    columns, unfit = {}, None
+    for field in INPUT:
+        column = block.column(field.name)
+        if column.null_count:
+            column = column.fill_null(-1)
+        if column.type != field.type:
+            wide = column.cast(pa.int64()).to_numpy()
+            limits = np.iinfo(field.type.to_pandas_dtype())
+            outside = (wide < limits.min) | (wide > limits.max)
+            unfit = outside if unfit is None else unfit | outside
+            columns[field.name] = wide.astype(limits.dtype)
+        else:
+            columns[field.name] = np.asarray(column.to_numpy())
+    if unfit is not None and unfit.any():
+        columns["Type"] = np.where(unfit, np.int8(_NO_TYPE), columns["Type"])
+    for array in columns.values():
+        array.flags.writeable = False
+    return columns
 
 
 def _chosen(columns: dict[str, NDArray[Any]], rows: NDArray[np.int64], *names: str) -> list[NDArray[np.int64]]:

@@ -28,10 +28,9 @@ from anabranch.runtime.deliveries import Delivery
 REJECTED = "rejected"
 """The output for tuples that are neither reports nor queries; they are kept."""
 
-_SPARK_TYPES = {pa.int8(): "tinyint", pa.int16(): "smallint", pa.int32(): "int"}
 _OUTPUTS = {
     **ANSWERS,
-    REJECTED: ", ".join(f"{field.name} {_SPARK_TYPES[field.type]}" for field in INPUT) + f", {REASON} string",
+    REJECTED: ", ".join(f"{name} bigint" for name in INPUT.names) + f", {REASON} string",
 }
 
 
@@ -49,6 +48,18 @@ def is_balance_query(block: pa.RecordBatch) -> NDArray[Any]:
     return asked
 
 
+def check_columns(path: str | Path) -> pa.Schema:
+    """The columns of a recording, if it is an input of Linear Road."""
+    schema = columns_of(path)
+    missing = [name for name in INPUT.names if name not in schema.names]
+    if missing:
+        raise InvalidArgumentError(
+            f"{path} has no column {missing[0]}, so it is no input of Linear Road",
+            hint=f"it needs {', '.join(INPUT.names)}",
+        )
+    return schema
+
+
 def recorded(
     spark: SparkSession,
     path: str | Path,
@@ -62,13 +73,7 @@ def recorded(
     `pace_from` is a second of the simulation: what comes before is replayed as fast as it is taken. An epoch has whole
     seconds only, since a balance is asked for after all reports of its second.
     """
-    schema = columns_of(path)
-    missing = [name for name in INPUT.names if name not in schema.names]
-    if missing:
-        raise InvalidArgumentError(
-            f"{path} has no column {missing[0]}, so it is no input of Linear Road",
-            hint=f"it needs {', '.join(INPUT.names)}",
-        )
+    schema = check_columns(path)
     source = ab.replay(
         spark,
         path,
@@ -103,5 +108,11 @@ def linear_road(
     )
     answers = lanes.process(road, outputs=_OUTPUTS)
     balance = answers.combine("balance", by=("Time", "Emit", "QID"), sums="Balance", maxima="ResultTime")
-    direct = {name: ab.FileSink(Path(output, name)) for name in _OUTPUTS if name != "balance"}
-    return [answers.to(direct), balance.to(ab.FileSink(Path(output, "balance")))]
+    # Flat: a data set has the columns of its answers, and no column for epochs.
+    direct = {name: ab.FileSink(Path(output, name), flat=True) for name in _OUTPUTS if name != "balance"}
+    return [answers.to(direct), balance.to(ab.FileSink(Path(output, "balance"), flat=True))]
+
+
+def answer_files(output: str | Path, kind: str, epoch: int | None = None) -> list[Path]:
+    """The files of a kind of answers, of one epoch or of all."""
+    return sorted(Path(output, kind).glob(f"epoch-{'*' if epoch is None else f'{epoch:06d}'}-*.parquet"))

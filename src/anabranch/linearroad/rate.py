@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -39,18 +40,20 @@ from anabranch.linearroad.check.validate import Report, validate
 from anabranch.linearroad.generate import Trace, Traffic, combine, write_trace
 from anabranch.linearroad.generate.trace import BLOCKS
 from anabranch.linearroad.job import live_folder, wait_for
-from anabranch.linearroad.operator import Road
+from anabranch.linearroad.operator import road_of
 from anabranch.linearroad.query import linear_road, recorded
 from anabranch.linearroad.schema import LIMITS, Mode
 
-GROUPS = 32
-"""Partition-groups: enough for the workers of one machine, and few enough that a group's block is worth a call."""
 SNAPSHOT_EVERY = 120
 """Epochs, about four minutes: the state is gigabytes, and between snapshots its input is logged."""
 WARM_ROWS = 4_000_000
 """The most tuples of an epoch."""
+FOLDER = "linear-road-rate"
+"""Of its own, in the folder for work: it is removed."""
 LOST = 30.0
 """Seconds behind at which a trial is given up."""
+STUCK = 300.0
+"""Seconds without an epoch at which a trial is given up."""
 MARGIN = 0.85
 """Of the sustained rate, for the next L: an epoch has a beginning and an end besides its tuples."""
 FIRST_PER_CORE = 64
@@ -92,7 +95,7 @@ class Trial:
     tuples: int
     paced_tuples: int
     sustained: float
-    """tuples per second without a pace, over the second half of the warm-up"""
+    """tuples per second without a pace, by the wall, over the second half of the warm-up"""
     worst_response: dict[str, float]
     """seconds, by kind of answer"""
     report: Report
@@ -111,6 +114,17 @@ class Trial:
     @property
     def holds(self) -> bool:
         return not self.late and not self.report.differences
+
+    @property
+    def wrong(self) -> int:
+        """Differences that are no matter of time."""
+        return self.report.differences - sum(each.late for each in self.report.by_kind.values())
+
+    def as_json(self) -> dict[str, Any]:
+        """In short."""
+        worst = {kind: round(seconds, 2) for kind, seconds in self.worst_response.items()}
+        late = self.report.differences - self.wrong
+        return {"L": self.expressways, "holds": self.holds, "wrong": self.wrong, "late": late, "worst_response": worst}
 
     def describe(self) -> str:
         """One line."""
@@ -131,11 +145,11 @@ class Rater:
     def __init__(self, spark: SparkSession, course: Course, work: Path, say: Say) -> None:
         self._spark = spark
         self._course = course
-        self._work = work
+        self._work = work = work / FOLDER
         self._say = say
-        work.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(parents=True)
         say(f"simulating {course.base} expressways, {course.seconds} s, and answering by the reference")
-        shutil.rmtree(work / "base", ignore_errors=True)
         self._base = write_trace(work / "base", Traffic(course.base, course.seconds, course.seed, course.peak_rate))
         self._expected: Expected = expected_answers(
             self._base.input_files, self._base.history_file, self._base.segment_history_file, course.mode,
@@ -165,13 +179,7 @@ class Rater:
     def _drive(self, trace: Trace, folder: Path) -> Trial:
         course, output = self._course, folder / "output"
         warm = sum(trace.per_minute[: course.begin // 60])
-        road = Road(
-            course.mode,
-            trace.expressways,
-            min(GROUPS, trace.expressways),
-            str(trace.history_file.absolute()),
-            str(trace.segment_history_file.absolute()),
-        )
+        road = road_of(course.mode, trace.expressways, trace.history_file, trace.segment_history_file)
         pace, start = (1.0, course.begin) if course.paced else (None, None)
         blocks = trace.folder / "blocks"
         stream = recorded(self._spark, blocks, rows_per_epoch=WARM_ROWS, pace=pace, pace_from=start)
@@ -222,6 +230,7 @@ class Watch:
         self._reached = begin
         """seconds that were delivered"""
         self._lost = False
+        self._heard = time.monotonic()
         self._busy: list[float | None] = []
         self.warm: list[ab.EpochProgress] = []
         self.paced: list[ab.EpochProgress] = []
@@ -232,11 +241,12 @@ class Watch:
     def on_progress(self, progress: ab.EpochProgress) -> None:
         """Another epoch."""
         self._rows += progress.rows
+        self._heard = time.monotonic()
         if self._rows <= self._warm:
             self.warm.append(progress)
         elif progress.rows:
             self.paced.append(progress)
-            self._lost = self._emitted(progress) - self._reached > LOST
+            self._lost |= self._emitted(progress) - self._reached > LOST
             self._reached = (progress.operators[0].watermark or 0) // 1_000_000 + 1
         if progress.rows and self._rows in (self._warm, self._tuples):
             self._busy.append(busy_seconds())
@@ -246,7 +256,7 @@ class Watch:
 
     def over(self) -> bool:
         """All is answered, or there is no hope that it will be in time."""
-        return self._rows >= self._tuples or self._lost
+        return self._rows >= self._tuples or self._lost or time.monotonic() - self._heard > STUCK
 
     @property
     def published(self) -> dict[int, float]:
@@ -264,14 +274,16 @@ class Watch:
         late_half = self.warm[len(self.warm) // 2 :]
         paced = sum(each.rows for each in self.paced)
         rows = sum(each.rows for each in late_half)
+        took = late_half[-1].started + late_half[-1].seconds - late_half[0].started
         busy = [each for each in self._busy if each is not None]
         cpu = (busy[1] - busy[0]) / paced * 1e6 if len(busy) == 2 and paced else None
-        worst = {kind: each.worst_response for kind, each in report.by_kind.items() if each.worst_response is not None}
+        timed = report.by_kind.items() if self.paced else ()
+        worst = {kind: each.worst_response for kind, each in timed if each.worst_response is not None}
         return Trial(
             expressways=trace.expressways,
             tuples=self._rows,
             paced_tuples=paced,
-            sustained=rows / sum(each.seconds for each in late_half),
+            sustained=rows / took,
             worst_response=worst,
             report=report,
             cpu_microseconds=cpu,
@@ -310,7 +322,10 @@ def rate_machine(course: Course, work: Path, *, first: int | None, trials: int, 
             console.log(text, highlight=False)
             status.update(text)
 
-        done = Rater(spark, course, work, say).search(first or FIRST_PER_CORE * cores, trials)
+        try:
+            done = Rater(spark, course, work, say).search(first or FIRST_PER_CORE * cores, trials)
+        finally:
+            shutil.rmtree(work / FOLDER, ignore_errors=True)
     found = rating(done, course, cores)
     console.print(table_of(found))
     return found
@@ -318,7 +333,8 @@ def rate_machine(course: Course, work: Path, *, first: int | None, trials: int, 
 
 def table_of(found: dict[str, Any]) -> Table:
     """The figures for people."""
-    table = Table(title=f"Linear Road, mode {found['mode']}: L = {found['L']} on {found['cores']} cores", box=None)
+    rated = f"L = {found['L']}" if found["L"] is not None else f"{found['tuples_per_second']:,} tuples/s"
+    table = Table(title=f"Linear Road, mode {found['mode']}: {rated} on {found['cores']} cores", box=None)
     table.add_column()
     table.add_column(justify="right")
     for name, value in found.items():
@@ -336,7 +352,7 @@ def rating(done: list[Trial], course: Course, cores: int) -> dict[str, Any]:
     best = max(held, key=lambda each: each.expressways) if held else min(done, key=lambda each: each.expressways)
     rate = best.paced_tuples / course.paced if course.paced else best.sustained
     return {
-        "L": best.expressways if held and course.paced else 0,
+        "L": (best.expressways if held else 0) if course.paced else None,
         "tuples_per_second": round(rate),
         "worst_response": {kind: round(seconds, 2) for kind, seconds in best.worst_response.items()},
         "differences": best.report.differences,
@@ -351,7 +367,7 @@ def rating(done: list[Trial], course: Course, cores: int) -> dict[str, Any]:
         "tuples_in_real_time": best.paced_tuples,
         "longest_epoch": round(best.longest_epoch, 2),
         "profile_microseconds_per_tuple": {name: round(value, 3) for name, value in best.profile.items()},
-        "trials": [{"L": each.expressways, "holds": each.holds} for each in done],
+        "trials": [each.as_json() for each in done],
     }
 
 

@@ -88,11 +88,6 @@ LIMITS = {"toll": 5, "accident": 5, "balance": 5, "expenditure": 10, "traveltime
 """Seconds from the delivery of a tuple to its answer."""
 
 
-def minute_of(time: int) -> int:
-    """M(t): minute 1 begins at second 0."""
-    return time // 60 + 1
-
-
 def answer_schema(kind: str) -> pa.Schema:
     """The columns of a kind of answer."""
     return pa.schema([(column.split()[0], pa.int32()) for column in ANSWERS[kind].split(", ")])

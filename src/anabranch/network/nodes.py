@@ -6,7 +6,7 @@ A node is a plain value: its inputs, its operator, its outputs. How it runs is i
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 
 from pyspark.sql import Column
 from pyspark.sql.types import StructType
@@ -106,7 +106,9 @@ class ProcessNode:
 
     def describe(self) -> list[str]:
         by = f"by {', '.join(self.routing.keys)}" if self.routing.keys else "by route"
-        label = getattr(self.factory, "__qualname__", type(self.factory).__qualname__)
+        # A factory with settings is another operator with other settings: a checkpoint is for one of them.
+        plain = getattr(self.factory, "__qualname__", type(self.factory).__qualname__)
+        label = repr(self.factory) if is_dataclass(self.factory) and not isinstance(self.factory, type) else plain
         columns = [f"output {name}: {schema.simpleString()}" for name, schema in self.schemas.items()]
         return [f"operator {label}, {by}, in {self.groups} groups", *columns]
 

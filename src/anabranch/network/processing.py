@@ -122,6 +122,11 @@ class Processed(Startable):
         """
         source = self.output(output)
         keys, totals, largest = _names(by), _names(sums), _names(maxima)
+        twice = sorted({name for name in (*keys, *totals, *largest) if (*keys, *totals, *largest).count(name) > 1})
+        if twice:
+            raise InvalidArgumentError(
+                f"combine would have the column {twice[0]!r} twice", hint="name it in one of by, sums and maxima"
+            )
         for name in (*keys, *totals, *largest):
             if name not in source.schema.names:
                 raise column_not_found(name, source.schema.names)

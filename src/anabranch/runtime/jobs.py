@@ -173,7 +173,7 @@ def run_combine(node: CombineNode, partial: DataFrame, parts: int, target: Targe
     """The aggregation tree over an epoch's partial answers, of which there are `parts`."""
     if not parts:
         return []
-    if parts <= FEW:
+    if parts <= FEW and not any(pa.types.is_nested(target.schema.field(name).type) for name in node.by):
         return reports(
             partial.coalesce(1).mapInArrow(_Root(node.by, node.sums, node.maxima, target), f"{REPORT} string")
         )

@@ -51,8 +51,8 @@ def write_rows(target: Target, part: int, batches: Iterable[pa.RecordBatch]) -> 
     filesystem = target.folder.filesystem
     # In memory first: rows that do not fit fail before there is a file, and an object store gets it in one put.
     content = pa.BufferOutputStream()
-    # A dictionary of numbers takes as long to make as all the rest, and the file does not get smaller.
-    worded = [field.name for field in target.schema if not pa.types.is_primitive(field.type)]
+    # Dictionaries of numbers take as long to make as all the rest of the file, and gain little on them.
+    worded = not all(pa.types.is_primitive(field.type) for field in target.schema)
     with pq.ParquetWriter(content, target.schema, compression="zstd", use_dictionary=worded) as writer:
         for batch in rows:
             writer.write_batch(fitted(batch, target.schema))

@@ -38,16 +38,18 @@ def _same(name: str, sql: str, *, stored: bool = False) -> Rule:
 ROAD = (
     _same(
         "report",
-        # Position reports, each with the car's report before and the time of the one after. More than 60 s of silence
-        # end a trip: what follows is a re-entry.
+        # Position reports, each with the car's report before and the time of the one after. More than 60 s of silence,
+        # or another expressway, end a trip: what follows is a re-entry. What is no place on the road is no report.
         """
         SELECT Time::INT AS Time, Time // 60 + 1 AS Minute, VID, Spd, XWay, Lane, Dir, Seg, Pos,
                lag(Time) OVER car AS PrevTime,
-               coalesce(Time - lag(Time) OVER car > 60, true) AS NewTrip,
+               coalesce(Time - lag(Time) OVER car > 60 OR XWay <> lag(XWay) OVER car, true) AS NewTrip,
                lag(XWay) OVER car AS PrevXWay, lag(Dir) OVER car AS PrevDir, lag(Seg) OVER car AS PrevSeg,
                lag(Lane) OVER car AS PrevLane, lag(Pos) OVER car AS PrevPos, lag(Spd) OVER car AS PrevSpd,
                lead(Time) OVER car AS NextTime, row_number() OVER car AS Number
-        FROM input WHERE Type = 0
+        FROM input
+        WHERE Type = 0 AND Time >= 0 AND VID BETWEEN 0 AND 2147483646 AND XWay >= 0 AND Lane BETWEEN 0 AND 4
+          AND Dir BETWEEN 0 AND 1 AND Seg BETWEEN 0 AND 99
         WINDOW car AS (PARTITION BY VID ORDER BY Time)
         """,
     ),
@@ -213,7 +215,7 @@ TOLLS = (
 )
 
 BALANCES = (
-    _same("question", "SELECT QID, Time::INT AS Time, VID FROM input WHERE Type = 2", stored=True),
+    _same("question", "SELECT QID, Time::INT AS Time, VID FROM input WHERE Type = 2 AND Time >= 0", stored=True),
     Rule(
         "account",
         # What the cars that ask had paid, over all expressways, from Time on.
@@ -283,7 +285,7 @@ HISTORY = (
         # Daily expenditure: what the history says of (VID, Day, XWay); without a row there is no answer.
         """
         SELECT i.Time::INT AS Time, i.QID, h.Toll::INT AS Expenditure
-        FROM input AS i JOIN history AS h USING (VID, Day, XWay) WHERE i.Type = 3
+        FROM input AS i JOIN history AS h USING (VID, Day, XWay) WHERE i.Type = 3 AND i.Time >= 0
         """,
     ),
     _same(
@@ -292,7 +294,7 @@ HISTORY = (
         """
         SELECT QID, Time::INT AS Time, XWay, DOW, TOD, (Sinit > Send)::TINYINT AS Dir,
                abs(Send - Sinit) AS Length, unnest(range(Sinit, Send, CASE WHEN Sinit < Send THEN 1 ELSE -1 END)) AS Seg
-        FROM input WHERE Type = 4
+        FROM input WHERE Type = 4 AND Time >= 0 AND Sinit BETWEEN 0 AND 99 AND Send BETWEEN 0 AND 99
         """,
     ),
     _same(
@@ -305,7 +307,8 @@ HISTORY = (
             ON s.XWay = j.XWay AND s.Dir = j.Dir AND s.Seg = j.Seg AND s.DOW = j.DOW AND s.TOD <= j.TOD
         GROUP BY j.QID HAVING count(*) = any_value(j.Length)
         UNION ALL
-        SELECT Time::INT, QID, 0, 0 FROM input WHERE Type = 4 AND Sinit = Send
+        SELECT Time::INT, QID, 0, 0 FROM input
+        WHERE Type = 4 AND Time >= 0 AND Sinit = Send AND Sinit BETWEEN 0 AND 99 AND DOW BETWEEN 0 AND 7
         """,
     ),
 )

@@ -18,6 +18,7 @@ without a join; only copies that differ are compared row by row.
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 EXAMPLES = 5
 """How many answers are shown of each difference."""
+NEVER = 1e9
+"""The second in which an answer leaves that nobody has seen leave."""
 COPIES_IN_DETAIL = 3
 """How many copies that differ are compared row by row."""
 
@@ -93,7 +96,7 @@ class Report:
 
     def table(self) -> Table:
         """The figures, a line for each kind of answer."""
-        verdict = "all answers are right and in time" if not self.differences else f"{self.differences:,} differences"
+        verdict = "all answers are right" if not self.differences else f"{self.differences:,} differences"
         table = Table(title=f"Linear Road, {self.mode.value}: {verdict}", title_justify="left")
         columns = [field.name for field in fields(KindReport) if field.name not in ("examples", "copies_estimated")]
         table.add_column("answers")
@@ -223,8 +226,7 @@ class _Comparison:
             source = (
                 f"(SELECT {', '.join(f'NULL AS {column}' for column in self._columns)}, '' AS filename WHERE false)"
             )
-        # Answers of an epoch outside of real time have no moment of their own: they count as answered at once.
-        left = {str(path): (published or {}).get(_epoch_of(path)) for path in files} if published is not None else {}
+        left = {str(path): _moment(path, published) for path in files} if published is not None else {}
         self._connection.execute("CREATE OR REPLACE TABLE left_at (filename VARCHAR, Moment DOUBLE)")
         if left:
             self._connection.executemany("INSERT INTO left_at VALUES (?, ?)", list(left.items()))
@@ -355,10 +357,19 @@ def _listed(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers)) or "NULL"
 
 
+def _moment(path: Path, published: Mapping[int, float]) -> float | None:
+    """When the answers of a file left. None before real time began: they count as answered at once.
+
+    Later, an epoch of which nobody knows when it left counts as one that never did.
+    """
+    epoch = _epoch_of(path)
+    return published.get(epoch, None if epoch < min(published, default=epoch + 1) else NEVER)
+
+
 def _epoch_of(path: Path) -> int:
     """The epoch that published a file; -1 where the path does not say."""
-    name = path.parent.name
-    return int(name.removeprefix("epoch=")) if name.startswith("epoch=") else -1
+    found = re.match(r"epoch-(\d+)-", path.name)
+    return int(found[1]) if found else -1
 
 
 def _is_hidden(path: Path) -> bool:

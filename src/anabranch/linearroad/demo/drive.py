@@ -37,8 +37,8 @@ import anabranch as ab
 from anabranch.errors import JobError
 from anabranch.linearroad.demo.told import Epoch, Floats, Ints, Told
 from anabranch.linearroad.generate import Trace
-from anabranch.linearroad.job import GROUPS, live_folder
-from anabranch.linearroad.operator import Road
+from anabranch.linearroad.job import live_folder
+from anabranch.linearroad.operator import road_of
 from anabranch.linearroad.query import linear_road, recorded
 from anabranch.linearroad.schema import LIMITS, Mode
 from anabranch.running import cause_of
@@ -135,8 +135,7 @@ def drive(
 ) -> Driven:
     """Answer the whole trace, into ``work/answers``; `shown` is called after each epoch."""
     output = work / ANSWERS_FOLDER
-    history, segments = (str(file.absolute()) for file in (trace.history_file, trace.segment_history_file))
-    road = Road(Mode.PAPER, trace.expressways, min(GROUPS, trace.expressways), history, segments)
+    road = road_of(Mode.PAPER, trace.expressways, trace.history_file, trace.segment_history_file)
     rows_per_epoch = None if pace is not None else max(SMALLEST_EPOCH, -(-trace.tuples // EPOCHS))
     reports = recorded(spark, trace.folder / "blocks", pace=pace, rows_per_epoch=rows_per_epoch)
     driven = Driven(Told(trace), None if pace is None else DueClock(pace))

@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from anabranch.linearroad.generate import Trace
+from anabranch.linearroad.query import answer_files
 from anabranch.linearroad.schema import ANSWERS, DIRECTIONS, SEGMENTS, Kind, answer_schema
 
 Floats = NDArray[np.float64]
@@ -93,11 +94,11 @@ class Told:
         self.asked = 0
         """The sum of all tolls told."""
         self._input = pa.Table.from_batches([batch.select(_COLUMNS) for batch in trace.batches()])
-        self._last_toll: Ints = np.zeros(trace.vid_offset, np.int64)
+        self._last_toll: Ints = np.zeros((trace.expressways, trace.vid_offset), np.int64)
 
     @property
     def charged(self) -> int:
-        """The sum of all tolls charged: a car pays for a segment when it is told the toll of another one."""
+        """The sum of all tolls charged: a car pays for a segment when it is told of another one on that expressway."""
         return self.asked - int(self._last_toll.sum())
 
     @property
@@ -139,7 +140,7 @@ class Told:
         self.asked += int(toll.sum())
         # The last one wins, since a later assignment overwrites an earlier one.
         by_time = np.argsort(time, kind="stable")
-        self._last_toll[vid[by_time]] = toll[by_time]
+        self._last_toll[block["XWay"][at][by_time], vid[by_time]] = toll[by_time]
 
     def _note_alerts(self, told: pa.Table) -> None:
         places = np.stack([told[name].to_numpy() for name in ("XWay", "Dir", "Seg")], axis=1)
@@ -175,8 +176,7 @@ class Told:
 def published(output: Path, kind: str, epoch: int) -> pa.Table:
     """The answers of a kind that an epoch has published; an empty table if there are none."""
     columns = answer_schema(kind)
-    files = sorted(Path(output, kind, f"epoch={epoch}").glob("*.parquet"))
-    tables = [pq.read_table(file, partitioning=None).select(columns.names) for file in files]
+    tables = [pq.read_table(file).select(columns.names) for file in answer_files(output, kind, epoch)]
     return pa.concat_tables(tables) if tables else columns.empty_table()
 
 
