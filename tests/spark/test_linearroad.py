@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import anabranch as ab
 from anabranch.cli import app
-from anabranch.errors import InvalidArgumentError
+from anabranch.errors import CheckpointError, InvalidArgumentError
 from anabranch.linearroad import job
 from anabranch.linearroad.check.validate import validate
 from anabranch.linearroad.generate import Trace, Traffic, write_trace
@@ -32,12 +32,16 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Trace:
     return write_trace(tmp_path_factory.mktemp("road") / "trace", Traffic(2, 300, seed=5, peak_rate=900), copies=3)
 
 
-def answer(trace: Trace, output: Path, mode: Mode, rows_per_epoch: int = 150_000) -> dict[str, int]:
+def answer(
+    trace: Trace, output: Path, mode: Mode, rows_per_epoch: int = 150_000, read: int | None = None
+) -> dict[str, int]:
+    read = trace.tuples if read is None else read
     done = job.run(
         input=trace.folder / "input", history=trace.history_file, segment_history=trace.segment_history_file,
         output=output, mode=mode, rows_per_epoch=rows_per_epoch, console=QUIET,
     )  # fmt: skip
-    assert done.tuples == trace.tuples
+    assert (done.left, done.late, done.bad, done.rejected) == (0, 0, 0, 0)
+    assert done.tuples == read
     return done.answers
 
 
@@ -70,7 +74,9 @@ def test_blocks_and_many_epochs_give_the_same(spark: SparkSession, trace: Trace,
 
 def test_a_second_run_has_nothing_to_do(trace: Trace, tmp_path: Path) -> None:
     first = answer(trace, tmp_path / "output", Mode.FLAT_LAV, 10**7)
-    assert answer(trace, tmp_path / "output", Mode.FLAT_LAV, 10**7) == first
+    assert answer(trace, tmp_path / "output", Mode.FLAT_LAV, 10**7, read=0) == first
+    with pytest.raises(CheckpointError, match="another query"):
+        answer(trace, tmp_path / "output", Mode.PAPER, 10**7)
 
 
 def test_the_command(trace: Trace, tmp_path: Path) -> None:
@@ -114,7 +120,10 @@ def test_a_kind_without_answers_can_be_read(spark: SparkSession, tmp_path: Path)
 
 def test_inputs_that_are_none(spark: SparkSession, tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1]}), tmp_path / "other.parquet")
-    for path, message in ((tmp_path / "other.parquet", "no column XWay"), (tmp_path / "absent", "there is no input")):
+    for path, message in (
+        (tmp_path / "other.parquet", "no column Type"),
+        (tmp_path / "absent", "there is no recording"),
+    ):
         with pytest.raises(InvalidArgumentError, match=message):
             job.run(
                 input=path, history=None, segment_history=None, output=tmp_path / "o", mode=Mode.PAPER, console=QUIET

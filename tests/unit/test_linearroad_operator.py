@@ -178,7 +178,9 @@ def witnesses(until: int) -> list[dict[str, int]]:
 
 ACCIDENTS = {
     "two cars": [*stands(1, 5, 305, 335), *stands(2, 15, 315, 345)],
-    "a third car stops for a short time": [*stands(1, 5, 605, 635), *stands(2, 15, 615, 645), *stands(3, 100, 190, 220)],
+    "a third car stops for a short time": [
+        *stands(1, 5, 605, 635), *stands(2, 15, 615, 645), *stands(3, 100, 190, 220)
+    ],
     "both are heard of no more": [*stands(1, 5, 215), *stands(2, 15, 225)],
     "one is heard of no more": [*stands(1, 5, 215), *stands(2, 15, 615, 645)],
     "one goes on in the second in which the other has stopped": [
@@ -187,7 +189,7 @@ ACCIDENTS = {
     "the other order of that": [
         *stands(2, 5, 125, 155), *stands(1, 65, 365, 395), *stands(3, 400, 700), *stands(4, 410, 710)
     ],
-    "one goes on before it has reported beside the other": [*stands(1, 5, 155, 185), *stands(2, 70, 370, 400)],
+    "one goes on before it has reported beside the other": [*stands(1, 5, 125, 155), *stands(2, 40, 340, 370)],
     "third and fourth": [*stands(1, 5, 305, 335), *stands(2, 15, 315, 345), *stands(3, 100, 700, 730),
                          *stands(4, 110, 500, 530)],
 }  # fmt: skip

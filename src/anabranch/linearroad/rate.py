@@ -14,7 +14,8 @@ A trial *holds* if every answer, of the warm-up too, is the one of the reference
 in real time left within its limit. Response time is counted from the second in which the tuple was due until the epoch
 with its answer was published; where a moment is not known exactly, the one that makes it longer is taken.
 
-The first L is a guess, each next one follows from what was measured.
+The first L is a guess, each next one follows from what was measured. What every epoch of a trial did stays behind, as
+JSON lines in `epochs-L.jsonl`.
 """
 
 from __future__ import annotations
@@ -185,12 +186,14 @@ class Rater:
         stream = recorded(self._spark, blocks, rows_per_epoch=WARM_ROWS, pace=pace, pace_from=start)
         self._say(f"L = {trace.expressways}: {warm:,} tuples at once, then {trace.tuples - warm:,} in real time")
         watch = Watch(warm, trace.tuples, course.begin)
-        with live_folder() as live:
+        epochs = self._work.parent / f"epochs-{trace.expressways}.jsonl"
+        epochs.unlink(missing_ok=True)
+        with live_folder() as live, ab.JsonLines(epochs) as lines:
             query = ab.start(
                 *linear_road(stream, road, output),
                 checkpoint=folder / "checkpoint",
                 snapshot_every=SNAPSHOT_EVERY,
-                listeners=[watch],
+                listeners=[watch, lines],
                 live=live,
             )
             wait_for(query, until=watch.over)
