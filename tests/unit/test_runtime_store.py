@@ -215,7 +215,8 @@ def test_forget(store: EpochStore) -> None:
     for group in (1, 2):
         for epoch in (1, 3, 5):
             store.write_snapshot(epoch, group, MemoryState())
-    assert store.forget(2, {1: 3}) == 3 * 2 + 1
+    assert store.forget(2, {1: 3}, most=4) == 4
+    assert store.forget(2, {1: 3}) == 3 * 2 + 1 - 4
     assert store.forget(2, {1: 3}) == 0
     assert [store.snapshot_before(group, 1) for group in (1, 2)] == [None, 1]
     assert store.snapshot_before(1, 3) == 3

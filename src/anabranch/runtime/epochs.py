@@ -149,7 +149,10 @@ class EpochRunner:
         for name, state in self.standing.operators.items():
             if state.active:
                 through = min(state.snapshots.get(group, -1) for group in state.active)
-                self.context.stores[name].forget(through, state.snapshots)
+                # Twice as many as come in until the next time: what piled up goes bit by bit, and no epoch waits long.
+                snapshots = -(-len(state.active) // self.settings.snapshot_every)
+                most = 2 * FORGET_EVERY * (self.settings.workers + snapshots)
+                self.context.stores[name].forget(through, state.snapshots, most)
                 needed = min(needed, through + 1)
         self.context.ledger.forget(min(needed, epoch - KEPT_EPOCHS))
 

@@ -94,15 +94,18 @@ class EpochStore:
         header, payload = self._group(group).read(f"{epoch:012d}", "snapshot", self.query)
         state.load(_items(header["items"], payload))
 
-    def forget(self, blocks_through: int, snapshots: Mapping[int, int]) -> int:
-        """Delete blocks of epochs <= blocks_through, and a group's snapshots older than the given epoch."""
+    def forget(self, blocks_through: int, snapshots: Mapping[int, int], most: int | None = None) -> int:
+        """Delete blocks of epochs <= blocks_through, and a group's snapshots older than the given epoch.
+
+        At most so many files, if said: to delete gigabytes takes seconds, and the next call takes the rest.
+        """
         old = [(self._blocks, name) for name in self._blocks.files() if int(name.split("-")[0]) <= blocks_through]
         for group, oldest in snapshots.items():
             folder = self._group(group)
             old += [(folder, name) for name in folder.files() if int(name) < oldest]
-        for folder, name in old:
+        for folder, name in old[:most]:
             folder.delete(name)
-        return len(old)
+        return len(old[:most])
 
     @property
     def nbytes(self) -> int:
