@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import anabranch as ab
+from anabranch.errors import InvalidArgumentError
 from anabranch.io.blocks import schema_of, write_blocks
 
 
@@ -70,7 +71,11 @@ def test_an_operator_before_it_runs(rows: ab.Stream) -> None:
     assert "q = 1" in whole.explain() and "the function to_the_only" in whole.explain()
     later = whole.as_stream(time="n").process(Rows, "n bigint").explain()
     assert "input 0     rows of process, output rows" in later
-    assert whole.combine(by="n", sums="n").explain() == "combine     sum of n by n"
+    parts = rows.process(Rows, "n bigint, part bigint, at bigint")
+    combined = parts.combine(by="n", sums="part", maxima="at")
+    assert combined.explain() == "combine     sum of part, max of at by n"
+    with pytest.raises(InvalidArgumentError, match="twice"):
+        parts.combine(by="n", sums="n")
 
 
 def test_a_running_query(blocks: ab.Stream, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def write(result: DemoResult, path: Path) -> Path:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    with rc_context(_style()):
+    with rc_context(style()):
         figure = Figure(figsize=(16, 14), dpi=110)
         layout = figure.add_gridspec(
             4, 3, height_ratios=(1, 1, 1, 1.15), width_ratios=(1.5, 1.5, 0.05), left=0.055, right=0.94, top=0.87,
@@ -55,7 +55,8 @@ def write(result: DemoResult, path: Path) -> Path:
     return path
 
 
-def _style() -> dict[Any, Any]:
+def style(size: float = 13) -> dict[Any, Any]:
+    """Matplotlib's settings for all pictures; `size` of titles."""
     return {
         "font.family": "sans-serif",
         "font.size": 11,
@@ -65,7 +66,7 @@ def _style() -> dict[Any, Any]:
         "axes.labelcolor": colours.FAINT,
         "axes.titlecolor": colours.INK,
         "axes.titlelocation": "left",
-        "axes.titlesize": 13,
+        "axes.titlesize": size,
         "axes.spines.top": False,
         "axes.spines.right": False,
         "text.color": colours.INK,

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anabranch.demo import colours
+from anabranch.demo.plots import style
 from anabranch.linearroad.demo.result import DemoResult, rates
 from anabranch.linearroad.demo.shades import (
     KIND_COLOURS,
@@ -47,7 +48,7 @@ def write(result: DemoResult, path: Path) -> Path:
     from matplotlib.figure import Figure
 
     roads = [(xway, way) for xway in range(len(result.told.speed)) for way in range(DIRECTIONS)][:ROWS]
-    with rc_context(_style()):
+    with rc_context(style(12.5)):
         figure = Figure(figsize=(16, 4.85 + 2.1 * len(roads)), dpi=110)
         inch = 1 / figure.get_figheight()
         sides = {"left": 0.052, "right": 0.985}
@@ -65,26 +66,6 @@ def write(result: DemoResult, path: Path) -> Path:
         _charts([figure.add_subplot(below[0, i]) for i in range(3)], result)
         figure.savefig(path)
     return path
-
-
-def _style() -> dict[Any, Any]:
-    return {
-        "font.family": "sans-serif",
-        "font.size": 11,
-        "figure.facecolor": colours.BACKGROUND,
-        "axes.facecolor": colours.BACKGROUND,
-        "axes.edgecolor": colours.LINE,
-        "axes.labelcolor": colours.FAINT,
-        "axes.titlecolor": colours.INK,
-        "axes.titlelocation": "left",
-        "axes.titlesize": 12.5,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "text.color": colours.INK,
-        "xtick.color": colours.FAINT,
-        "ytick.color": colours.FAINT,
-        "grid.color": colours.LINE,
-    }
 
 
 def _title(figure: Figure, result: DemoResult) -> None:
