@@ -59,6 +59,7 @@ def test_all_answers_of_a_trace(spark: SparkSession, trace: Trace, tmp_path: Pat
     assert charged > 0, "a trace without charges would show nothing"
 
 
+@pytest.mark.slow
 def test_blocks_and_many_epochs_give_the_same(spark: SparkSession, trace: Trace, tmp_path: Path) -> None:
     road = Road(Mode.PAPER, trace.expressways, 4, str(trace.history_file), str(trace.segment_history_file))
     stream = recorded(spark, trace.folder / "blocks", rows_per_epoch=60_000)
@@ -72,6 +73,7 @@ def test_blocks_and_many_epochs_give_the_same(spark: SparkSession, trace: Trace,
     assert not report.differences, report.as_json()
 
 
+@pytest.mark.slow
 def test_a_second_run_has_nothing_to_do(trace: Trace, tmp_path: Path) -> None:
     first = answer(trace, tmp_path / "output", Mode.FLAT_LAV, 10**7)
     assert answer(trace, tmp_path / "output", Mode.FLAT_LAV, 10**7, read=0) == first

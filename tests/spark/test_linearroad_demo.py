@@ -89,6 +89,7 @@ def corrupt(change: Callable[[pa.Table], pa.Table]) -> Callable[[Trace, Path], R
     return check
 
 
+@pytest.mark.slow
 def test_a_wrong_answer_is_found_and_said(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def one_toll_more(table: pa.Table) -> pa.Table:
         tolls = pa.array([table["Toll"][0].as_py() + 1, *table["Toll"][1:].to_pylist()], pa.int32())
