@@ -121,9 +121,8 @@ def validate(
     console = Console()
     report = compare(input, history, beside(history, segment_history), output, mode)
     console.print(report.table())
-    for kind, each in report.by_kind.items():
-        for example in each.examples:
-            console.print(f"{kind} {example.difference}: {example.answer} {example.reason}", highlight=False)
+    for example in report.examples():
+        console.print(example, markup=False, highlight=False)
     if json:
         typer.echo(dumps(report.as_json()))
     raise typer.Exit(1 if report.differences else 0)

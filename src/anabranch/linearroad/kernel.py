@@ -13,6 +13,9 @@ here survives.
     wrecks     accidents: where, and from which minute to which they are in force
 
 Time never goes back. The two modes (`schema.Mode`) differ where a function takes `paper`, and nowhere else.
+
+All of it is one file, long as it is: numba keeps compiled code until the file of the outermost function changes, so a
+change to rules in another module would leave the old ones running.
 """
 
 from __future__ import annotations
@@ -250,8 +253,11 @@ def _part(stops: Records, clock: Any, wreck: Any) -> None:
 
 
 @_compiled
-def _miss(cars: Records, stops: Records, wrecks: Records, clock: Any) -> None:
-    """paper: an accident is over, too, if a car that stood is heard of no more; the last report of two cars counts."""
+def _miss(cars: Records, stops: Records, wrecks: Records, clock: Any, minute: int) -> None:
+    """paper: an accident is over, too, if a car that stood is heard of no more; the last report of two cars counts.
+
+    `minute` is about to begin.
+    """
     for wreck in range(clock.wrecks):
         if wrecks[wreck].until != OPEN:
             continue
@@ -262,7 +268,7 @@ def _miss(cars: Records, stops: Records, wrecks: Records, clock: Any) -> None:
                 last, other = max(last, time), max(min(last, time), other)
         while last > other + REPORT_EVERY:
             last -= REPORT_EVERY
-        if last // 60 + 2 <= clock.minute:
+        if last // 60 + 2 < minute:
             wrecks[wreck].until = last // 60 + 2
             _part(stops, clock, wreck)
 
@@ -437,7 +443,7 @@ def drive(
             clock.time = time
             if time // 60 + 1 > clock.minute:
                 if paper:
-                    _miss(cars, stops, wrecks, clock)
+                    _miss(cars, stops, wrecks, clock, time // 60 + 1)
                 _begin_minute(traffic, board, wrecks, clock, time // 60 + 1, paper)
         kind = kinds[i]
         if kind == POSITION:

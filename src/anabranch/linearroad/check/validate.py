@@ -89,6 +89,14 @@ class Report:
         """0 if all answers are right and in time."""
         return sum(kind.differences for kind in self.by_kind.values())
 
+    def examples(self) -> list[str]:
+        """Some of the differences, a line each."""
+        return [
+            f"{name} {each.difference}: {each.answer} {each.reason}"
+            for name, kind in self.by_kind.items()
+            for each in kind.examples
+        ]
+
     def as_json(self) -> dict[str, Any]:
         """The figures and examples as plain values."""
         kinds = {name: asdict(kind) | {"differences": kind.differences} for name, kind in self.by_kind.items()}

@@ -32,7 +32,7 @@ from anabranch.linearroad.check.validate import Report, validate
 from anabranch.linearroad.demo import page, plots
 from anabranch.linearroad.demo.drive import ANSWERS_FOLDER, Driven, drive
 from anabranch.linearroad.demo.result import DemoResult
-from anabranch.linearroad.demo.tables import count, examples, verdict_table
+from anabranch.linearroad.demo.tables import count, verdict_table
 from anabranch.linearroad.demo.view import RoadView
 from anabranch.linearroad.generate import Trace, Traffic, write_trace
 from anabranch.linearroad.schema import Mode
@@ -45,6 +45,8 @@ PEAK_RATE = 1_700.0
 """Tuples per second and expressway at the end: as in the official trace."""
 SEED = 120
 """With this one, three accidents happen in the 24 minutes, two of them where tolls are due, and those are cleared."""
+EXAMPLES = 5
+"""Differences that are shown, if there are any."""
 _WARM_UP = Traffic(expressways=2, seconds=60, peak_rate=200)
 """Two epochs."""
 
@@ -153,7 +155,7 @@ def _show(result: DemoResult, out: Path, console: Console) -> DemoResult:
     """The verdict, the page and the picture; the result knows afterwards where they are."""
     out.mkdir(parents=True, exist_ok=True)
     console.print(verdict_table(result))
-    for example in examples(result):
+    for example in result.report.examples()[:EXAMPLES]:
         console.print(example, markup=False, highlight=False)
     console.print(f"[bold {'green' if result.right else 'red'}]{result.verdict}[/]", highlight=False)
     with phase(console, "Drawing") as step:

@@ -49,16 +49,6 @@ def verdict_table(result: DemoResult) -> Table:
     return table
 
 
-def examples(result: DemoResult, most: int = 5) -> list[str]:
-    """Some differences, if there are any."""
-    found = [
-        f"{kind} {each.difference}: {each.answer} {each.reason}"
-        for kind, report in result.report.by_kind.items()
-        for each in report.examples
-    ]
-    return found[:most]
-
-
 def count(number: int, what: str) -> str:
     """1 core, 2 cores."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"

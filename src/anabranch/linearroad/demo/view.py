@@ -25,9 +25,10 @@ from rich.text import Text
 from anabranch.demo.colours import MARK, palette
 from anabranch.demo.terminal import Phase
 from anabranch.linearroad.demo.drive import Driven
+from anabranch.linearroad.demo.result import rates
 from anabranch.linearroad.demo.shades import LOW_SPEED, TOP_SPEED, speed_bytes, speed_scale, toll_bytes, toll_scale
 from anabranch.linearroad.demo.tables import count, large
-from anabranch.linearroad.demo.told import Epoch, Floats, Told
+from anabranch.linearroad.demo.told import Floats, Told
 from anabranch.linearroad.schema import DIRECTIONS, SEGMENTS
 from anabranch.ui.live import amount
 
@@ -188,9 +189,7 @@ def plain_line(driven: Driven) -> str:
 
 def rate(driven: Driven) -> float:
     """Tuples per wall second since the epoch before."""
-    before: Epoch | None = driven.epochs[-2] if len(driven.epochs) > 1 else None
-    last = driven.epochs[-1]
-    return last.tuples / max(1e-3, last.published - (before.published if before else last.started))
+    return rates(driven.epochs[-2:])[-1]
 
 
 def clock(seconds: int) -> str:
