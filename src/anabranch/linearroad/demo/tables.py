@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from rich import box
 from rich.table import Table
 
 from anabranch.linearroad.demo.result import DemoResult
@@ -38,14 +37,17 @@ def figures(result: DemoResult, kind: str) -> list[str]:
 
 def verdict_table(result: DemoResult) -> Table:
     """A row for each kind of answers."""
-    table = Table(box=box.SIMPLE_HEAD, caption=f"median, longest: {result.response_name}", caption_justify="left")
+    # 80 columns must do, with seven digits in the first two: no lines, and the limits stay on the page.
+    caption = f"extra: unexpected; median, longest: {result.response_name}"
+    table = Table(box=None, caption=caption, caption_justify="left", header_style="bold", padding=(0, 1, 0, 0))
     table.add_column("answers", no_wrap=True)
-    for heading in HEADINGS:
-        table.add_column(heading, justify="right", no_wrap=True)
+    shown = [i for i, heading in enumerate(HEADINGS) if heading != "limit"]
+    for i in shown:
+        table.add_column({"unexpected": "extra"}.get(HEADINGS[i], HEADINGS[i]), justify="right", no_wrap=True)
     for kind, (name, _) in KINDS.items():
         cells = figures(result, kind)
         cells[DIFFERENCES] = [cell if cell == "0" else f"[bold red]{cell}[/]" for cell in cells[DIFFERENCES]]
-        table.add_row(name, *cells)
+        table.add_row(name, *(cells[i] for i in shown))
     return table
 
 
