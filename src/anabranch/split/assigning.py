@@ -1,0 +1,368 @@
+"""Numba kernels of the partitioners: from key hashes to workers, tuple by tuple, in the order in which they come.
+
+A key's candidates are d different workers: the j-th is drawn from those that are left, by the j-th mix of the key's
+hash. So the first is the worker of hash partitioning, and with d = V every worker is a candidate.
+
+Exact sets of keys are one open-addressing table for all workers, so that one lookup answers `contains` for all
+candidates. Where keys stay whole (AM, cAM) an entry is a key hash and its worker; where they do not, a key hash and one
+bit per candidate that has got the key. Two keys with the same 64-bit hash count as one: they then share a worker, which
+changes no result. A lookup in a large table waits for memory; so the entries of the next few tuples are touched first,
+all at once.
+
+HyperLogLog: 4,096 registers of 5 bits, one byte each, for every worker. A register holds at most 31, so the sum of
+2^-register is exact in a double and can be kept up to date; an estimate is computed anew only when it has changed.
+`contains` is the trial update of section 3.2.2: a key that would not change the estimate is taken for known.
+
+All of it is one file because numba's cache looks at the file of the outermost function only.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Hashes = NDArray[np.uint64]
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Workers = NDArray[np.int32]
+
+PK, CM, AM, CAM, LM = range(5)
+
+REGISTER_BITS = 12
+REGISTERS = 1 << REGISTER_BITS
+LARGEST_REGISTER = 31
+_ALPHA = 0.7213 / (1.0 + 1.079 / REGISTERS)
+_RAW = _ALPHA * REGISTERS * REGISTERS
+_LINEAR_BELOW = 2.5 * REGISTERS
+
+FULLEST = 0.5
+"""of the table of keys: fuller ones are slow to search"""
+
+AHEAD = 16
+"""Tuples whose table entries are touched together."""
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+_NO_KEY = np.uint64(0)
+_ONE = np.uint64(1)
+
+
+@njit(cache=True)
+def _mixed(key: np.uint64, j: int) -> np.uint64:
+    """The j-th independent hash of a key hash (the finaliser of splitmix64)."""
+    x = key + np.uint64(j + 1) * _GOLDEN
+    x = (x ^ (x >> np.uint64(30))) * _MIX_1
+    x = (x ^ (x >> np.uint64(27))) * _MIX_2
+    return x ^ (x >> np.uint64(31))  # type: ignore[no-any-return]
+
+
+@njit(cache=True)
+def _drawn(key: np.uint64, j: int, among: int) -> int:
+    """A number below `among`, by the upper half of the j-th hash: a product instead of a division."""
+    return np.int64(((_mixed(key, j) >> np.uint64(32)) * np.uint64(among)) >> np.uint64(32))  # type: ignore[return-value]
+
+
+@njit(cache=True)
+def _candidates(key: np.uint64, workers: int, chosen: Ints, taken: Ints) -> None:
+    """Fill `chosen` with different workers, in the order of choice; `taken` is room to work in."""
+    if len(chosen) == 2:  # the usual case, and all that most tuples cost
+        first = _drawn(key, 0, workers)
+        second = _drawn(key, 1, workers - 1)
+        chosen[0] = first
+        chosen[1] = second + (second >= first)
+        return
+    for j in range(len(chosen)):
+        worker = _drawn(key, j, workers - j)
+        # The number counts among those not taken yet: step over the taken ones, which are kept in order.
+        at = 0
+        while at < j and worker >= taken[at]:
+            worker += 1
+            at += 1
+        for k in range(j, at, -1):
+            taken[k] = taken[k - 1]
+        taken[at] = worker
+        chosen[j] = worker
+
+
+@njit(cache=True)
+def candidates_of(hashes: Hashes, workers: int, choices: int) -> Ints:
+    """The candidates of each key, one row a key: for tests and for those who want to look."""
+    found = np.empty((len(hashes), choices), np.int64)
+    taken = np.empty(choices, np.int64)
+    for i in range(len(hashes)):
+        _candidates(hashes[i], workers, found[i], taken)
+    return found
+
+
+@njit(cache=True)
+def first_candidates(hashes: Hashes, workers: int, out: Workers, loads: Ints) -> None:
+    """FLD."""
+    for i in range(len(hashes)):
+        worker = _drawn(hashes[i], 0, workers)
+        loads[worker] += 1
+        out[i] = worker
+
+
+@njit(cache=True)
+def in_turn(first: int, workers: int, out: Workers, loads: Ints) -> int:
+    """SH; returns whose turn is next."""
+    worker = first
+    for i in range(len(out)):
+        loads[worker] += 1
+        out[i] = worker
+        worker += 1
+        if worker == workers:
+            worker = 0
+    return worker
+
+
+@njit(cache=True)
+def by_shared_table(hashes: Hashes, keys: Hashes, places: Workers, workers: int, out: Workers, loads: Ints) -> None:
+    """heavy: `keys` are sorted; a key that is not among them goes to its first candidate."""
+    for i in range(len(hashes)):
+        at = np.searchsorted(keys, hashes[i])
+        if at < len(keys) and keys[at] == hashes[i]:
+            worker = np.int64(places[at])
+        else:
+            worker = _drawn(hashes[i], 0, workers)
+        loads[worker] += 1
+        out[i] = worker
+
+
+@njit(cache=True)
+def fewest_tuples(hashes: Hashes, choices: int, out: Workers, loads: Ints) -> None:
+    """PK."""
+    chosen, taken = np.empty(choices, np.int64), np.empty(choices, np.int64)
+    for i in range(len(hashes)):
+        _candidates(hashes[i], len(loads), chosen, taken)
+        worker = chosen[_least(loads, chosen)]
+        loads[worker] += 1
+        out[i] = worker
+
+
+@njit(cache=True)
+def _least(values: NDArray[np.generic], chosen: Ints) -> int:
+    """Which candidate has the least; of several the first."""
+    best = 0
+    for j in range(1, len(chosen)):
+        if values[chosen[j]] < values[chosen[best]]:
+            best = j
+    return best
+
+
+@njit(cache=True)
+def _least_hybrid(loads: Ints, counts: NDArray[np.generic], balance: float, chosen: Ints, extremes: Floats) -> int:
+    """Which candidate has the least hybrid load, equations (7) to (9); `extremes` has min and max of both loads."""
+    best, least = 0, math.inf
+    for j in range(len(chosen)):
+        worker = chosen[j]
+        hybrid = 0.0
+        if extremes[1] > extremes[0]:
+            hybrid += balance * ((loads[worker] - extremes[0]) / (extremes[1] - extremes[0]))
+        if extremes[3] > extremes[2]:
+            hybrid += (1.0 - balance) * ((counts[worker] - extremes[2]) / (extremes[3] - extremes[2]))
+        if hybrid < least:
+            best, least = j, hybrid
+    return best
+
+
+@njit(cache=True)
+def _raised(values: NDArray[np.generic], before: float, worker: int, extremes: Floats, at: int) -> None:
+    """Keep min and max (at `at`, `at + 1`) after a worker's value rose from `before`."""
+    extremes[at + 1] = max(extremes[at + 1], values[worker])
+    if before == extremes[at]:
+        extremes[at] = values.min()
+
+
+# --- exact sets of keys ---------------------------------------------------------------------------------------------
+
+
+@njit(cache=True)
+def _slot(table: NDArray[np.uint64], key: np.uint64) -> int:
+    """Where a key is in the table, or where it would go."""
+    mask = np.uint64(len(table) - 1)
+    at = key & mask
+    while table[at, 0] != key and table[at, 0] != _NO_KEY:
+        at = (at + _ONE) & mask
+    return np.int64(at)  # type: ignore[return-value]
+
+
+@njit(cache=True)
+def grown(table: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The table with twice the room."""
+    larger = np.zeros((2 * len(table), table.shape[1]), np.uint64)
+    for i in range(len(table)):
+        if table[i, 0] != _NO_KEY:
+            larger[_slot(larger, table[i, 0])] = table[i]
+    return larger
+
+
+@njit(cache=True)
+def _touched(table: NDArray[np.uint64], hashes: Hashes, begin: int, end: int) -> np.uint64:
+    """Bring the entries of these keys into the cache. The loads do not wait for one another, as lookups would."""
+    mask, seen = np.uint64(len(table) - 1), _NO_KEY
+    for i in range(begin, end):
+        seen |= table[hashes[i] & mask, 0]
+    return seen
+
+
+@njit(cache=True)
+def assign_whole(
+    by_keys: bool, hashes: Hashes, begin: int, out: Workers, choices: int, loads: Ints, counts: Ints,
+    table: NDArray[np.uint64], used: int,
+) -> tuple[int, int, np.uint64]:  # fmt: skip
+    """AM (`by_keys`) and cAM with sets; stops early when the table must grow.
+
+    Returns (tuples done, entries used, what was touched: of no use, but what nobody gets the compiler leaves out).
+    """
+    chosen, taken = np.empty(choices, np.int64), np.empty(choices, np.int64)
+    room = int(FULLEST * len(table))
+    seen = _NO_KEY
+    for start in range(begin, len(hashes), AHEAD):
+        end = min(start + AHEAD, len(hashes))
+        if used + (end - start) > room:
+            return start, used, seen
+        seen |= _touched(table, hashes, start, end)
+        for i in range(start, end):
+            key = hashes[i] if hashes[i] != _NO_KEY else _GOLDEN
+            at = _slot(table, key)
+            if table[at, 0] == _NO_KEY:
+                _candidates(hashes[i], len(loads), chosen, taken)
+                worker = chosen[_least(counts, chosen) if by_keys else _least(loads, chosen)]
+                table[at, 0], table[at, 1] = key, np.uint64(worker)
+                counts[worker] += 1
+                used += 1
+            else:
+                worker = np.int64(table[at, 1])
+            loads[worker] += 1
+            out[i] = worker
+    return len(hashes), used, seen
+
+
+@njit(cache=True)
+def assign_spread(
+    by_keys: bool, hashes: Hashes, begin: int, out: Workers, choices: int, balance: float, loads: Ints, counts: Ints,
+    table: NDArray[np.uint64], used: int, extremes: Floats,
+) -> tuple[int, int, np.uint64]:  # fmt: skip
+    """CM (`by_keys`) and LM with sets; stops early when the table must grow.
+
+    Returns (tuples done, entries used, what was touched: of no use, but what nobody gets the compiler leaves out).
+    """
+    chosen, taken = np.empty(choices, np.int64), np.empty(choices, np.int64)
+    room = int(FULLEST * len(table))
+    seen = _NO_KEY
+    for start in range(begin, len(hashes), AHEAD):
+        end = min(start + AHEAD, len(hashes))
+        if used + (end - start) > room:
+            return start, used, seen
+        seen |= _touched(table, hashes, start, end)
+        for i in range(start, end):
+            key = hashes[i] if hashes[i] != _NO_KEY else _GOLDEN
+            at = _slot(table, key)
+            _candidates(hashes[i], len(loads), chosen, taken)
+            j = _least(counts, chosen) if by_keys else _least_hybrid(loads, counts, balance, chosen, extremes)
+            worker = chosen[j]
+            loads[worker] += 1
+            out[i] = worker
+            word, bit = 1 + (j >> 6), _ONE << np.uint64(j & 63)
+            if not table[at, word] & bit:
+                if table[at, 0] == _NO_KEY:
+                    table[at, 0] = key
+                    used += 1
+                table[at, word] |= bit
+                counts[worker] += 1
+                if not by_keys:
+                    _raised(counts, counts[worker] - 1, worker, extremes, 2)
+            if not by_keys:
+                _raised(loads, loads[worker] - 1, worker, extremes, 0)
+    return len(hashes), used, seen
+
+
+# --- HyperLogLog ----------------------------------------------------------------------------------------------------
+
+
+@njit(cache=True)
+def _register_of(key: np.uint64) -> tuple[int, int]:
+    """(register, rank): the upper bits choose the register, the first set bit of the rest is the rank."""
+    x = _mixed(key, -1)
+    register = np.int64(x >> np.uint64(64 - REGISTER_BITS))
+    rest = x << np.uint64(REGISTER_BITS)
+    rank = 1
+    while rank < LARGEST_REGISTER and not rest >> np.uint64(63):
+        rest <<= _ONE
+        rank += 1
+    return register, rank  # type: ignore[return-value]
+
+
+@njit(cache=True)
+def estimate(inverse_sum: float, zeros: int) -> float:
+    """Distinct keys, from the sum of 2^-register and the number of registers that are zero."""
+    raw = _RAW / inverse_sum
+    if raw <= _LINEAR_BELOW and zeros > 0:
+        return REGISTERS * math.log(REGISTERS / zeros)
+    return raw
+
+
+@njit(cache=True)
+def _after(register: int, rank: int, inverse_sum: float, zeros: int) -> tuple[float, int, float]:
+    """(sum, zeros, estimate) after a register rose to `rank`."""
+    inverse_sum += 2.0**-rank - 2.0**-register
+    if register == 0:
+        zeros -= 1
+    return inverse_sum, zeros, estimate(inverse_sum, zeros)
+
+
+@njit(cache=True)
+def assign_hll(
+    policy: int,
+    hashes: Hashes,
+    out: Workers,
+    choices: int,
+    balance: float,
+    loads: Ints,
+    registers: NDArray[np.uint8],
+    sums: Floats,
+    zeros: Ints,
+    estimates: Floats,
+    extremes: Floats,
+) -> None:
+    """CM, AM, cAM, LM with HyperLogLog."""
+    chosen, taken = np.empty(choices, np.int64), np.empty(choices, np.int64)
+    for i in range(len(hashes)):
+        key = hashes[i]
+        _candidates(key, len(loads), chosen, taken)
+        at, rank = _register_of(key)
+        j, contained = -1, False
+        if policy == AM or policy == CAM:
+            for each in range(choices):
+                worker = chosen[each]
+                register = np.int64(registers[worker, at])
+                if register >= rank or _after(register, rank, sums[worker], zeros[worker])[2] == estimates[worker]:
+                    j, contained = each, True
+                    break
+            if not contained:
+                j = _least(estimates, chosen) if policy == AM else _least(loads, chosen)
+        elif policy == CM:
+            j = _least(estimates, chosen)
+        else:
+            j = _least_hybrid(loads, estimates, balance, chosen, extremes)
+        worker = chosen[j]
+        loads[worker] += 1
+        out[i] = worker
+        if policy == LM:
+            _raised(loads, loads[worker] - 1, worker, extremes, 0)
+        register = np.int64(registers[worker, at])
+        if not contained and register < rank:
+            before = estimates[worker]
+            registers[worker, at] = rank
+            sums[worker], zeros[worker], estimates[worker] = _after(register, rank, sums[worker], zeros[worker])
+            if policy == LM and estimates[worker] != before:
+                # Where linear counting ends, the estimate may fall: then nothing is known of the extremes.
+                if estimates[worker] < before:
+                    extremes[2], extremes[3] = estimates.min(), estimates.max()
+                else:
+                    _raised(estimates, before, worker, extremes, 2)

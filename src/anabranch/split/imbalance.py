@@ -1,0 +1,115 @@
+"""What a partitioning costs in a window: the metrics of paper 3.
+
+L_j is the number of tuples that worker j got, CL_j (equation 5) the number of different keys.
+
+| metric | equation | |
+|---|---|---|
+| tuple imbalance | (1) | max L - avg L: how much longer the slowest worker evaluates |
+| cardinality imbalance | (6) | max CL - avg CL |
+| hybrid imbalance | (10) | max H - avg H, where H mixes both loads, scaled to 0..1 (7, 8, 9) |
+| aggregation cost | (4) | sum of CL: partial results that are to be combined |
+
+Proposition 1: the aggregation cost lies between the number of keys (every key on one worker) and V times that (every
+key on every worker).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class WindowLoads:
+    """The loads of the V workers in one window, and the number of different keys in it."""
+
+    tuples: tuple[int, ...]
+    keys: tuple[int, ...]
+    distinct: int
+
+    @property
+    def rows(self) -> int:
+        return sum(self.tuples)
+
+    @property
+    def tuple_imbalance(self) -> float:
+        return _imbalance(np.asarray(self.tuples))
+
+    @property
+    def cardinality_imbalance(self) -> float:
+        return _imbalance(np.asarray(self.keys))
+
+    def hybrid_imbalance(self, p: float = 0.5) -> float:
+        """p is the share of the tuples in the load."""
+        mixed = p * _scaled(np.asarray(self.tuples)) + (1.0 - p) * _scaled(np.asarray(self.keys))
+        return _imbalance(mixed)
+
+    @property
+    def aggregation_cost(self) -> int:
+        return sum(self.keys)
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """Proposition 1: between them lies the aggregation cost."""
+        return self.distinct, self.distinct * len(self.tuples)
+
+    def metrics(self, p: float = 0.5) -> Metrics:
+        """All of them, as plain numbers."""
+        low, high = self.bounds
+        return Metrics(
+            len(self.tuples), self.rows, self.distinct, self.tuple_imbalance, self.cardinality_imbalance,
+            self.hybrid_imbalance(p), self.aggregation_cost, low, high,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """What is told of a window; see the module."""
+
+    workers: int
+    tuples: int
+    keys: int
+    tuple_imbalance: float
+    cardinality_imbalance: float
+    hybrid_imbalance: float
+    aggregation_cost: int
+    least_cost: int
+    most_cost: int
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def describe(self) -> str:
+        """One line for people."""
+        return (
+            f"{self.tuples:,} tuples of {self.keys:,} keys on {self.workers} workers: imbalance "
+            f"{self.tuple_imbalance:,.1f} tuples, {self.cardinality_imbalance:,.1f} keys, "
+            f"{self.hybrid_imbalance:.2f} hybrid; {self.aggregation_cost:,} partial results "
+            f"(at least {self.least_cost:,}, at most {self.most_cost:,})"
+        )
+
+
+def loads_of(workers: NDArray[Any], keys: NDArray[Any], count: int) -> WindowLoads:
+    """The loads of a window, from the worker and the key of each tuple; `count` is V."""
+    codes = np.unique(keys, return_inverse=True)[1]
+    distinct = int(codes.max(initial=-1)) + 1
+    pairs = np.unique(workers.astype(np.int64) * max(distinct, 1) + codes)
+    per_worker = np.bincount(pairs // max(distinct, 1), minlength=count)
+    tuples = np.bincount(workers, minlength=count)
+    return WindowLoads(tuple(tuples.tolist()), tuple(per_worker.tolist()), distinct)
+
+
+def _imbalance(loads: NDArray[Any]) -> float:
+    return float(loads.max() - loads.mean())
+
+
+def _scaled(loads: NDArray[Any]) -> NDArray[np.float64]:
+    """Equations (7) and (8); 0 for all where all are equal."""
+    low, high = loads.min(), loads.max()
+    if high == low:
+        return np.zeros(len(loads))
+    scaled: NDArray[np.float64] = (loads - low) / (high - low)
+    return scaled

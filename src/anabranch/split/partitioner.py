@@ -1,0 +1,155 @@
+"""A partitioner: what one splitter knows while it says which worker gets which tuple (paper 3, algorithm 1).
+
+    hashes of the keys, windows of the tuples ──▶ Partitioner.assign ──▶ workers
+                                                     │ per open window: tuples per worker (L), keys per worker (C)
+
+The paper's streams are in order, so it has one window open and resets when a tuple of the next one comes. Here tuples
+may come out of order: each window has counts of its own, of which the newest few are kept. In order it is the same.
+
+Partitioners of several splitters share nothing. They get the same input whenever an epoch runs again, and hold no
+state between epochs, so they decide the same again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anabranch.split import assigning
+from anabranch.split.assigning import REGISTERS, Floats, Hashes, Ints, Workers
+from anabranch.split.partitioning import COUNTING_KEYS, Partitioning
+
+MOST_OPEN = 8
+"""Windows whose counts are kept: rows out of order seldom reach further back."""
+FIRST_ROOM = 1_024
+"""entries of a new table of keys"""
+
+_KERNEL = {"pk": assigning.PK, "cm": assigning.CM, "am": assigning.AM, "cam": assigning.CAM, "lm": assigning.LM}
+
+
+@dataclass(frozen=True)
+class HeavyKeys:
+    """The shared table: keys (hashes, sorted) and the worker of each."""
+
+    keys: Hashes = field(default_factory=lambda: np.empty(0, np.uint64))
+    workers: Workers = field(default_factory=lambda: np.empty(0, np.int32))
+
+
+@dataclass
+class _Counts:
+    """What is known of one window."""
+
+    loads: Ints
+    """L: tuples per worker"""
+    turn: int
+    """SH: who is next"""
+    extremes: Floats
+    """LM: min and max of L, min and max of C"""
+    table: NDArray[np.uint64] | None = None
+    counts: Ints | None = None
+    """C: keys per worker, exactly"""
+    used: int = 0
+    registers: NDArray[np.uint8] | None = None
+    sums: Floats | None = None
+    zeros: Ints | None = None
+    estimates: Floats | None = None
+    """C: keys per worker, estimated"""
+
+
+class Partitioner:
+    """Assigns tuples to `workers`. `first` differs between splitters, so that their turns (SH) do not coincide."""
+
+    def __init__(
+        self, partitioning: Partitioning, workers: int, *, first: int = 0, heavy: HeavyKeys | None = None
+    ) -> None:
+        self.partitioning = partitioning
+        self.workers = workers
+        self.choices = min(partitioning.choices, workers)
+        self._first = first
+        self._heavy = heavy or HeavyKeys()
+        self._open: dict[int, _Counts] = {}
+
+    def assign(self, hashes: NDArray[Any], windows: NDArray[Any] | None = None) -> Workers:
+        """The worker of each tuple. Hashes are 64-bit integers; without `windows` all tuples are of one."""
+        keys = np.ascontiguousarray(hashes).view(np.uint64)
+        out = np.empty(len(keys), np.int32)
+        if windows is None or not len(keys):
+            self._assign(self._counts(0), keys, out)
+            return out
+        if windows[0] == windows[-1] and (windows == windows[0]).all():
+            self._assign(self._counts(int(windows[0])), keys, out)
+            return out
+        # Windows do not know of each other, so they may be taken one after the other.
+        for window in np.unique(windows).tolist():
+            mine = np.flatnonzero(windows == window)
+            part = np.empty(len(mine), np.int32)
+            self._assign(self._counts(window), keys[mine], part)
+            out[mine] = part
+        return out
+
+    def loads(self, window: int = 0) -> Ints:
+        """L of an open window."""
+        return self._counts(window).loads
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the cardinality structures of all open windows."""
+        arrays = [a for c in self._open.values() for a in (c.table, c.registers) if a is not None]
+        return sum(array.nbytes for array in arrays)
+
+    def _counts(self, window: int) -> _Counts:
+        found = self._open.get(window)
+        if found is None:
+            found = self._open[window] = self._new(window)
+            if len(self._open) > MOST_OPEN:
+                del self._open[min(key for key in self._open if key != window)]
+        return found
+
+    def _new(self, window: int) -> _Counts:
+        v = self.workers
+        counts = _Counts(np.zeros(v, np.int64), (self._first + window) % v, np.zeros(4))
+        if self.partitioning.policy not in COUNTING_KEYS:
+            return counts
+        if self.partitioning.cardinality == "exact":
+            counts.table = np.zeros((FIRST_ROOM, 1 + -(-self.choices // 64)), np.uint64)
+            counts.counts = np.zeros(v, np.int64)
+        else:
+            counts.registers = np.zeros((v, REGISTERS), np.uint8)
+            counts.sums = np.full(v, float(REGISTERS))
+            counts.zeros = np.full(v, REGISTERS, np.int64)
+            counts.estimates = np.zeros(v)
+        return counts
+
+    def _assign(self, counts: _Counts, keys: Hashes, out: Workers) -> None:
+        policy, balance = self.partitioning.policy, self.partitioning.balance
+        if policy == "sh":
+            counts.turn = assigning.in_turn(counts.turn, self.workers, out, counts.loads)
+        elif policy == "fld":
+            assigning.first_candidates(keys, self.workers, out, counts.loads)
+        elif policy == "heavy":
+            assigning.by_shared_table(keys, self._heavy.keys, self._heavy.workers, self.workers, out, counts.loads)
+        elif policy == "pk":
+            assigning.fewest_tuples(keys, self.choices, out, counts.loads)
+        elif counts.table is not None:
+            done = 0
+            while done < len(keys):
+                if policy in ("am", "cam"):
+                    done, counts.used, _ = assigning.assign_whole(
+                        policy == "am", keys, done, out, self.choices, counts.loads, counts.counts, counts.table,
+                        counts.used,
+                    )  # fmt: skip
+                else:
+                    done, counts.used, _ = assigning.assign_spread(
+                        policy == "cm", keys, done, out, self.choices, balance, counts.loads, counts.counts,
+                        counts.table, counts.used, counts.extremes,
+                    )  # fmt: skip
+                if done < len(keys):
+                    counts.table = assigning.grown(counts.table)
+        else:
+            assigning.assign_hll(
+                _KERNEL[policy], keys, out, self.choices, balance, counts.loads, counts.registers, counts.sums,
+                counts.zeros, counts.estimates, counts.extremes,
+            )  # fmt: skip
