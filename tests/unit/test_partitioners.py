@@ -19,7 +19,8 @@ from anabranch.split.selection import Seen, select
 from tests.oracles import partitioners as oracle
 
 VARIANTS = [Partitioning(policy) for policy in POLICIES if policy != "heavy"] + [
-    Partitioning(policy, cardinality="hll") for policy in ("cm", "am", "cam", "lm")  # type: ignore[arg-type]
+    Partitioning(policy, cardinality="hll")
+    for policy in ("cm", "am", "cam", "lm")  # type: ignore[arg-type]
 ]
 KEYS = st.integers(0, 2**64 - 1)
 STREAMS = st.one_of(

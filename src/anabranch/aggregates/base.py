@@ -17,6 +17,7 @@ from pyspark.sql import Column
 from pyspark.sql.types import DataType
 
 from anabranch.operators.folds import Fold
+from anabranch.operators.parts import Evaluate
 
 ColumnLike = str | Column
 
@@ -33,6 +34,20 @@ class State:
     fold: Fold
     merge: Callable[[Column], Column] | None = None
     result: DataType | None = None
+    parts: Parts | None = None
+
+
+@dataclass(frozen=True)
+class Parts:
+    """How workers evaluate an aggregate in Python, each over the rows that it got.
+
+    `evaluate` makes a state of rows, of the type `type`, which travels; `fold` combines such states.
+    """
+
+    inputs: tuple[Column, ...]
+    evaluate: Evaluate
+    fold: Fold
+    type: DataType
 
 
 @dataclass(frozen=True)

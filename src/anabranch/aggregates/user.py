@@ -9,9 +9,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import ArrayType, CalendarIntervalType, DataType, MapType, StructType, VariantType
 
-from anabranch.aggregates.base import Aggregate, Bound, ColumnLike, Inputs, State
+from anabranch.aggregates.base import Aggregate, Bound, ColumnLike, Inputs, Parts, State
 from anabranch.errors import ColumnTypeError, InvalidArgumentError
 from anabranch.operators import folds
+from anabranch.operators.parts import Evaluate, StateFold
 
 
 def user_aggregate(
@@ -21,6 +22,7 @@ def user_aggregate(
     final: Callable[[Any], Any],
     returns: str | DataType,
     merge: Callable[[Any, Any], Any] | None = None,
+    state: str | DataType | None = None,
     name: str = "user_aggregate",
 ) -> Aggregate:
     """An aggregate of your own.
@@ -32,15 +34,24 @@ def user_aggregate(
     many windows it is in. Without it, each window takes all its rows anew, in batches or single windows. `incr` and
     `merge` may change their first argument; `init`, `incr`, `merge` and `final` must have no other effect.
 
+    With ``state``, the Spark type of the state, an aggregate with a merge can be evaluated in parts: workers take some
+    rows of a key each, and their states travel and are merged (see `Windowed.by`, `partition`). It says that the order
+    of rows does not matter: they, and the states of parts, come in any order.
+
         >>> spread = user_aggregate("speed", init=list, incr=lambda s, v: [*s, v], merge=lambda a, b: a + b,
         ...                         final=lambda s: max(s) - min(s), returns="double")
     """
     for label, function in (("init", init), ("incr", incr), ("final", final), ("merge", merge or init)):
         if not callable(function):
             raise InvalidArgumentError(f"{label} of {name} is {function!r}, not a function", hint="pass a function")
+    if state is not None and merge is None:
+        raise InvalidArgumentError(
+            f"{name} has a type for its state, but no merge: states of parts could not become one",
+            hint="give merge=..., or leave state out",
+        )
 
     def bind(inputs: Inputs) -> Bound:
-        result = _parse(returns)
+        result = _parse("returns", returns)
         for kind in inputs.types:
             if not _can_be_sorted(kind):
                 raise ColumnTypeError(
@@ -51,7 +62,13 @@ def user_aggregate(
         row = F.struct(inputs.time.alias("t"), *(c.alias(f"v{i}") for i, c in enumerate(inputs.columns)))
         rows = F.sort_array(F.collect_list(row))
         fold = folds.UserFold(init, incr, final, merge, to_arrow_type(result, timezone="UTC"))
-        return Bound((State(rows, fold, result=result),), lambda s: s[0], None)
+        parts = None
+        if state is not None and merge is not None:
+            kind = _parse("state", state)
+            arrow = to_arrow_type(kind, timezone="UTC")
+            combine = StateFold(merge, final, to_arrow_type(result, timezone="UTC"))
+            parts = Parts(inputs.columns, Evaluate(init, incr, arrow), combine, kind)
+        return Bound((State(rows, fold, result=result, parts=parts),), lambda s: s[0], None)
 
     return Aggregate(name, columns, bind, mergeable=merge is not None, python=True)
 
@@ -64,12 +81,12 @@ def _can_be_sorted(kind: DataType) -> bool:
     return not isinstance(kind, (MapType, VariantType, CalendarIntervalType))
 
 
-def _parse(returns: str | DataType) -> DataType:
-    if isinstance(returns, DataType):
-        return returns
+def _parse(what: str, kind: str | DataType) -> DataType:
+    if isinstance(kind, DataType):
+        return kind
     try:
-        return DataType.fromDDL(returns)
+        return DataType.fromDDL(kind)
     except Exception as error:
         raise InvalidArgumentError(
-            f"returns={returns!r} is not a Spark type", hint='write for example "double" or "array<bigint>"'
+            f"{what}={kind!r} is not a Spark type", hint='write for example "double" or "array<bigint>"'
         ) from error

@@ -3,8 +3,8 @@
 The challenge replays a year of New York's taxis, 32 GB that cannot be shipped with a library. These trips have its 17
 columns, its order (by drop-off, since that is when a taxi reports) and what matters to a key partitioner:
 
-- **Places are skewed.** Most trips begin and end at a few places of Manhattan, some at the airports, and a few anywhere.
-  The grid has 300 × 300 cells of 500 m, but half of the trips begin in some thirty of them.
+- **Places are skewed.** Most trips begin and end at a few places of Manhattan, some at the airports, few anywhere. The
+  grid has 300 × 300 cells of 500 m, but half of the trips begin in some thirty of them.
 - **Routes are many.** A route is a pair of cells; most of those seen in half an hour are seen once.
 - **Taxis are fair.** A taxi drives one trip at a time and waits between two, so no taxi has many in a window:
 

@@ -14,6 +14,7 @@ from anabranch.aggregates import Aggregate, Bound, ColumnLike, Inputs
 from anabranch.errors import ColumnNotFoundError, InvalidArgumentError, column_not_found
 from anabranch.network.columns import TimeColumn, quoted
 from anabranch.plan.strategy import Strategy
+from anabranch.split.partitioning import AUTO, KeyPartition
 from anabranch.windows import Axis, Panes
 
 
@@ -28,6 +29,7 @@ class Query:
     aggregates: Mapping[str, Aggregate]
     rows_per_key: bool
     metrics: str
+    partition: KeyPartition = AUTO
 
     @property
     def streaming(self) -> bool:
@@ -66,9 +68,14 @@ class Query:
 
 def bind(source: DataFrame, aggregate: Aggregate, time: TimeColumn) -> Bound:
     """The aggregate over this DataFrame's columns."""
+    return aggregate.bind(inputs_of(source, aggregate, time))
+
+
+def inputs_of(source: DataFrame, aggregate: Aggregate, time: TimeColumn) -> Inputs:
+    """What an aggregate takes of this DataFrame."""
     columns = [resolve(source, c) for c in aggregate.inputs]
     types = [analysed(aggregate.describe(), source, partial(source.select, c)).schema[0].dataType for c in columns]
-    return aggregate.bind(Inputs(tuple(columns), tuple(types), time.column))
+    return Inputs(tuple(columns), tuple(types), time.column)
 
 
 def analysed(what: str, source: DataFrame, build: Callable[[], DataFrame]) -> DataFrame:

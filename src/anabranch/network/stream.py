@@ -38,6 +38,7 @@ from anabranch.plan.cost import UNKNOWN, Statistics
 from anabranch.plan.explain import explain
 from anabranch.plan.panes import WINDOW, WINDOW_SPEC
 from anabranch.plan.strategy import Kind, Strategy
+from anabranch.split.partitioning import AUTO, KeyPartition, key_partition
 from anabranch.windows import Duration, Panes, Window, describe, micros
 
 if TYPE_CHECKING:
@@ -301,9 +302,25 @@ class Windowed:
     panes: Panes
     keys: tuple[str, ...] = ()
     rows_per_key: bool = True
+    partition: KeyPartition = AUTO
 
-    def by(self, *keys: ColumnLike) -> Windowed:
-        """Group by these columns, or expressions with an alias."""
+    def by(
+        self,
+        *keys: ColumnLike,
+        partition: str = "auto",
+        choices: int = 2,
+        cardinality: str = "exact",
+        workers: int | None = None,
+        splitters: int | None = None,
+    ) -> Windowed:
+        """Group by these columns, or expressions with an alias.
+
+        `partition` says which worker gets which key (paper 3; `anabranch.split.partitioning` has the table): "sh",
+        "fld", "pk", "cm", "am", "cam", "lm" or "heavy", with `choices` candidate workers for a key, whose keys are
+        counted exactly or by HyperLogLog (`cardinality="hll"`). "auto" leaves Spark alone where it combines rows before
+        it exchanges them, and chooses for aggregates in Python that can be evaluated in parts. The policy changes what
+        a query costs, never its result. `explain()` shows it.
+        """
         stream, names = self.stream, []
         for key in keys:
             source = stream.source
@@ -325,7 +342,12 @@ class Windowed:
             names.append(name)
         if len(set(names)) < len(names):
             raise InvalidArgumentError(f"the same key twice in by({', '.join(names)})", hint="leave one out")
-        return replace(self, stream=stream, keys=tuple(names))
+        placed = key_partition(partition, choices, cardinality, workers, splitters)
+        if placed.partitioning is not None and not names:
+            raise InvalidArgumentError(
+                f"partition={partition!r} without a key: there is nothing to place", hint="name the key: by(...)"
+            )
+        return replace(self, stream=stream, keys=tuple(names), partition=placed)
 
     def agg(self, **aggregates: Aggregate) -> Aggregation:
         """Aggregate each window (and key): ``agg(trips=ab.count(), fare=ab.avg("fare"))``."""
@@ -354,6 +376,7 @@ class Windowed:
             dict(aggregates),
             self.rows_per_key,
             f"anabranch-{next(_numbers)}",
+            self.partition,
         )
         query.bound  # noqa: B018  # Checks columns and types now, where the user wrote them.
         return Aggregation(query, stream=self.stream)
@@ -527,8 +550,9 @@ class Aggregation(Startable):
         return choose(self.query, self.strategy, self.max_delay, self.statistics)
 
     def _build(self, choice: Choice, observation: Observation | None) -> DataFrame:
-        build = streaming.build if self.query.streaming else batch_plan.build
-        return build(self.query, choice.taken, observation)
+        if self.query.streaming:
+            return streaming.build(self.query, choice.taken, observation)
+        return batch_plan.build(self.query, choice.taken, observation, self.statistics)
 
 
 def sliding(

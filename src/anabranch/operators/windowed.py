@@ -77,7 +77,7 @@ class WindowOperator(Operator):
         since = int(ids.min()) if evaluated is None else evaluated
         if complete <= since:
             return
-        yield from self._evaluate(panes, since, complete)
+        yield from windows_of_panes(self._settings, panes, since, complete)
         self._mark(complete)
         self._gather(names, complete - self._reach)
 
@@ -85,42 +85,6 @@ class WindowOperator(Operator):
         step = int(self.decisions.get("batch", 1)) * max(w.slide for w in self._settings.windows)
         # Aligned to multiples of the step, so that where batches end does not depend on where epochs do.
         return complete // step > evaluated // step if step > 1 else complete > evaluated
-
-    def _evaluate(self, panes: pa.Table, since: int, complete: int) -> Iterator[pa.RecordBatch]:
-        settings = self._settings
-        groups, keys = _groups(panes, settings.keys)
-        ids = panes.column(PANE).to_numpy()
-        order = np.lexsort((ids, groups))
-        ids, groups = ids[order], groups[order]
-        offsets = np.concatenate(([0], np.flatnonzero(np.diff(groups)) + 1, [len(groups)])).astype(np.int64)
-        pieces = _pieces(groups, ids)
-        sorted_panes = panes.take(pa.array(order))
-        folds: Sequence[Fold] = (Sum(), *settings.folds)
-        first_state = len(settings.keys) + 1
-        columns = [sorted_panes.column(first_state + i).combine_chunks() for i in range(len(folds))]
-        states = [
-            fold.settle(_one(column), pieces) if len(pieces.lo) else _one(column)
-            for fold, column in zip(folds, columns, strict=True)
-        ]
-        count = len(offsets) - 1
-        for spec, window in enumerate(settings.windows):
-            # A window that ends at pane e (exclusive) starts at e - size; e is in (since, complete].
-            first = np.full(count, since - window.size + 1, np.int64)
-            last = np.full(count, complete - window.size, np.int64)
-            group, begin, end, lo, hi = find_runs(offsets, ids, first, last, window.size, window.slide, window.offset)
-            if not len(group):
-                continue
-            runs = Runs(lo, hi)
-            folded = [fold(state, runs) for fold, state in zip(folds, states, strict=True)]
-            at = pa.array(groups[offsets[group]])
-            arrays = [
-                *(key.take(at) for key in keys),
-                pa.array(np.full(len(group), spec, np.int32)),
-                pa.array(begin),
-                pa.array(end),
-                *folded,
-            ]
-            yield pa.RecordBatch.from_arrays(arrays, names=settings.names)
 
     def _tables(self) -> list[str]:
         return [name for name in self._state.names() if name.startswith("panes.")]
@@ -155,7 +119,51 @@ class WindowOperator(Operator):
         mark[:] = (1, complete if not mark[0] else max(complete, int(mark[1])))
 
 
-def _groups(panes: pa.Table, keys: Sequence[str]) -> tuple[Ints, list[pa.Array]]:
+def windows_of_panes(
+    settings: WindowSettings, panes: pa.Table, since: int, complete: int, earliest: int | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The runs of windows that end after pane `since` and not after `complete`, of all keys that have panes here.
+
+    `panes` has the columns keys..., PANE, ROWS, states... A pane may be there in several pieces. No window starts
+    before the pane `earliest`.
+    """
+    groups, keys = groups_of(panes, settings.keys)
+    ids = panes.column(PANE).to_numpy()
+    order = np.lexsort((ids, groups))
+    ids, groups = ids[order], groups[order]
+    offsets = np.concatenate(([0], np.flatnonzero(np.diff(groups)) + 1, [len(groups)])).astype(np.int64)
+    pieces = _pieces(groups, ids)
+    sorted_panes = panes.take(pa.array(order))
+    folds: Sequence[Fold] = (Sum(), *settings.folds)
+    first_state = len(settings.keys) + 1
+    columns = [sorted_panes.column(first_state + i).combine_chunks() for i in range(len(folds))]
+    states = [
+        fold.settle(_one(column), pieces) if len(pieces.lo) else _one(column)
+        for fold, column in zip(folds, columns, strict=True)
+    ]
+    count = len(offsets) - 1
+    for spec, window in enumerate(settings.windows):
+        # A window that ends at pane e (exclusive) starts at e - size; e is in (since, complete].
+        start = since - window.size + 1
+        first = np.full(count, start if earliest is None else max(start, earliest), np.int64)
+        last = np.full(count, complete - window.size, np.int64)
+        group, begin, end, lo, hi = find_runs(offsets, ids, first, last, window.size, window.slide, window.offset)
+        if not len(group):
+            continue
+        runs = Runs(lo, hi)
+        folded = [fold(state, runs) for fold, state in zip(folds, states, strict=True)]
+        at = pa.array(groups[offsets[group]])
+        arrays = [
+            *(key.take(at) for key in keys),
+            pa.array(np.full(len(group), spec, np.int32)),
+            pa.array(begin),
+            pa.array(end),
+            *folded,
+        ]
+        yield pa.RecordBatch.from_arrays(arrays, names=settings.names)
+
+
+def groups_of(panes: pa.Table, keys: Sequence[str]) -> tuple[Ints, list[pa.Array]]:
     """A number for each key, and for each such number the key's columns: a null is a key like another."""
     if not keys:
         return np.zeros(panes.num_rows, np.int64), []

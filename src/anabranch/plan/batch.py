@@ -8,6 +8,8 @@ from pyspark.sql import functions as F
 from anabranch.network.columns import floordiv, quoted
 from anabranch.network.query import Query
 from anabranch.operators.sliding import BATCH, FIRST, PANE, PANES, ROWS, SPEC
+from anabranch.plan import partition
+from anabranch.plan.cost import UNKNOWN, Statistics
 from anabranch.plan.panes import (
     evaluate,
     keys_of,
@@ -33,9 +35,14 @@ NODES = 16
 _NODE = "__ab_node"
 
 
-def build(query: Query, strategy: Strategy, observation: Observation | None) -> DataFrame:
+def build(
+    query: Query, strategy: Strategy, observation: Observation | None, statistics: Statistics = UNKNOWN
+) -> DataFrame:
     """The DataFrame of the query's windows."""
     source = _on_axis(query, observation)
+    placed = partition.placement(query, statistics)
+    if placed is not None:
+        return partition.build(query, source, AXIS, placed)
     if query.native and (tumbling(query) or strategy.kind != "pane"):
         return _by_rows(query, source, strategy)
     return _by_panes(query, source, strategy)

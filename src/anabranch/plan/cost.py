@@ -22,6 +22,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from anabranch.split.partitioner import HeavyKeys, table_of
+from anabranch.split.selection import Seen
 from anabranch.plan.strategy import Strategy
 from anabranch.windows import Panes, Window
 from anabranch.windows.ids import replication
@@ -49,6 +51,14 @@ class Statistics:
 
     rows_per_pane: float = 1.0
     source: str = "assumed: nothing is known of the data"
+    keys: Seen | None = None
+    """keys and tuples per worker of some windows, for a choice of partitioner"""
+    heaviest: tuple[tuple[int, int], ...] = ()
+    """(hash, rows) of the keys with the most rows"""
+
+    def heavy(self, workers: int) -> HeavyKeys:
+        """The table of heavy keys for so many workers."""
+        return table_of(self.heaviest, workers)
 
 
 UNKNOWN = Statistics()

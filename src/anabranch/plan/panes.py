@@ -18,7 +18,9 @@ from pyspark.sql.types import ArrayType, DataType, IntegerType, LongType, Struct
 from anabranch.aggregates import State
 from anabranch.network.columns import quoted
 from anabranch.network.query import Query
+from anabranch.operators.folds import Fold
 from anabranch.operators.sliding import BATCH, FIRST, LAST, PANE, PANES, ROWS, SPEC, SlidingOperator
+from anabranch.operators.windowed import WindowSettings
 from anabranch.windows import Batches, Window
 from anabranch.windows.ids import window_start
 
@@ -33,6 +35,16 @@ def states_of(query: Query) -> list[State]:
 
 def state_names(query: Query) -> list[str]:
     return [f"__ab_s{i}" for i in range(len(states_of(query)))]
+
+
+def window_settings(
+    query: Query, folds: Sequence[Fold], keys: Sequence[StructField], panes: StructType
+) -> tuple[WindowSettings, StructType]:
+    """What a worker needs to make windows of panes (`keys` as they travel, `panes` has the states), and its runs."""
+    runs = runs_schema(keys, panes, query)
+    specs = query.panes
+    names = tuple(field.name for field in keys)
+    return WindowSettings(specs.in_panes(), specs.size, specs.origin, tuple(folds), names, tuple(runs.names)), runs
 
 
 def lifts(query: Query) -> list[Column]:

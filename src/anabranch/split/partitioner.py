@@ -12,18 +12,23 @@ state between epochs, so they decide the same again.
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from anabranch.errors import OperatorError
 from anabranch.split import assigning
 from anabranch.split.assigning import REGISTERS, Floats, Hashes, Ints, Workers
 from anabranch.split.partitioning import COUNTING_KEYS, Partitioning
 
 MOST_OPEN = 8
 """Windows whose counts are kept: rows out of order seldom reach further back."""
+MOST_BYTES = 1 << 30
+"""Memory for counts of windows where keys must stay whole."""
 FIRST_ROOM = 1_024
 """entries of a new table of keys"""
 
@@ -36,6 +41,21 @@ class HeavyKeys:
 
     keys: Hashes = field(default_factory=lambda: np.empty(0, np.uint64))
     workers: Workers = field(default_factory=lambda: np.empty(0, np.int32))
+
+
+def table_of(heaviest: Sequence[tuple[int, int]], workers: int) -> HeavyKeys:
+    """Places keys, given with their tuples: the heaviest first, each on the worker that has the least so far.
+
+    What the many light keys add is even, since they are hashed.
+    """
+    loads = [(0, worker) for worker in range(workers)]
+    placed: dict[int, int] = {}
+    for key, tuples in sorted(heaviest, key=lambda each: (-each[1], each[0])):
+        load, worker = heapq.heappop(loads)
+        placed[key % 2**64] = worker
+        heapq.heappush(loads, (load + tuples, worker))
+    keys = np.array(sorted(placed), np.uint64)
+    return HeavyKeys(keys, np.array([placed[int(key)] for key in keys], np.int32))
 
 
 @dataclass
@@ -60,17 +80,29 @@ class _Counts:
 
 
 class Partitioner:
-    """Assigns tuples to `workers`. `first` differs between splitters, so that their turns (SH) do not coincide."""
+    """Assigns tuples to `workers`. `first` differs between splitters, so that their turns (SH) do not coincide.
+
+    With `strict` somebody relies on keys being whole: windows are kept while there is room, and a tuple of one that had
+    to be forgotten is an error, since its key might be sent elsewhere now.
+    """
 
     def __init__(
-        self, partitioning: Partitioning, workers: int, *, first: int = 0, heavy: HeavyKeys | None = None
+        self,
+        partitioning: Partitioning,
+        workers: int,
+        *,
+        first: int = 0,
+        heavy: HeavyKeys | None = None,
+        strict: bool = False,
     ) -> None:
         self.partitioning = partitioning
         self.workers = workers
         self.choices = min(partitioning.choices, workers)
         self._first = first
         self._heavy = heavy or HeavyKeys()
+        self._strict = strict
         self._open: dict[int, _Counts] = {}
+        self._forgotten: int | None = None
 
     def assign(self, hashes: NDArray[Any], windows: NDArray[Any] | None = None) -> Workers:
         """The worker of each tuple. Hashes are 64-bit integers; without `windows` all tuples are of one."""
@@ -103,10 +135,21 @@ class Partitioner:
     def _counts(self, window: int) -> _Counts:
         found = self._open.get(window)
         if found is None:
+            if self._strict and self._forgotten is not None and window <= self._forgotten:
+                raise OperatorError(
+                    f"rows of window {window} come after those of much later windows, and what was known of it has been "
+                    "forgotten to save memory: a key could be counted twice",
+                    hint='sort the rows by time, or take partition="fld", which remembers nothing',
+                )
             found = self._open[window] = self._new(window)
-            if len(self._open) > MOST_OPEN:
-                del self._open[min(key for key in self._open if key != window)]
+            if len(self._open) > 1 and self._full():
+                oldest = min(key for key in self._open if key != window)
+                del self._open[oldest]
+                self._forgotten = oldest if self._forgotten is None else max(oldest, self._forgotten)
         return found
+
+    def _full(self) -> bool:
+        return self.nbytes > MOST_BYTES if self._strict else len(self._open) > MOST_OPEN
 
     def _new(self, window: int) -> _Counts:
         v = self.workers

@@ -87,3 +87,35 @@ class Partitioning:
         if self.policy in ("fld", "heavy"):
             return True
         return self.policy in ("am", "cam") and self.cardinality == "exact" and splitters == 1
+
+
+@dataclass(frozen=True)
+class KeyPartition:
+    """What a user asks for: a policy or, with None, that one be chosen; and how many workers and splitters."""
+
+    partitioning: Partitioning | None = None
+    workers: int | None = None
+    """V; None: as many as the session has shuffle partitions, or the running query workers"""
+    splitters: int | None = None
+    """at most so many; None: the tasks that read"""
+
+    def __post_init__(self) -> None:
+        for name, value in (("workers", self.workers), ("splitters", self.splitters)):
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+                raise InvalidArgumentError(f"{name}={value!r}", hint="give a whole number above zero, or leave it out")
+
+    def describe(self) -> str:
+        """For a checkpoint's identity: what may not change between two runs."""
+        return "auto" if self.partitioning is None else self.partitioning.label
+
+
+AUTO = KeyPartition()
+
+
+def key_partition(
+    partition: str, choices: int, cardinality: str, workers: int | None, splitters: int | None
+) -> KeyPartition:
+    """Check what a user wrote."""
+    if partition == "auto":
+        return KeyPartition(None, workers, splitters)
+    return KeyPartition(Partitioning(partition, choices, cardinality), workers, splitters)  # type: ignore[arg-type]

@@ -97,6 +97,14 @@ class RowGate(Gate):
         return window if passed == window.num_rows else window.filter(on_time)
 
 
+class OpenGate(Gate):
+    """Lets everything through."""
+
+    def __call__(self, window: pa.RecordBatch, census: Census) -> pa.RecordBatch:
+        census.rows += window.num_rows
+        return window
+
+
 @dataclass(frozen=True)
 class PaneGate(Gate):
     """Panes that Spark made of the tuples. Those of late tuples, and of tuples without a time, have no pane id.
@@ -128,6 +136,10 @@ class PaneGate(Gate):
 
 class Route(ABC):
     """Says for every tuple of a window which group it goes to: (groups, broadcast, the window as it travels)."""
+
+    def begun(self, part: int) -> Route:
+        """The route of one splitter, which may keep counts of its own; `part` is the splitter's number."""
+        return self
 
     @abstractmethod
     def __call__(
@@ -279,6 +291,7 @@ class Splitter:
         context = TaskContext.get()
         part = context.partitionId() if context is not None else 0
         census, measures, seq = Census(), _Measures(), 0
+        route = self.route.begun(part)
         windows = self.reader(batches, self.window_bytes)
         while True:
             began = time.perf_counter()
@@ -289,7 +302,7 @@ class Splitter:
             measures.windows += 1
             measures.bytes_in += window.nbytes
             began = time.perf_counter()
-            pieces = self._split(self.gate(window, census), measures)
+            pieces = self._split(self.gate(window, census), route, measures)
             split = time.perf_counter()
             measures.split_seconds += split - began
             if pieces:
@@ -299,12 +312,14 @@ class Splitter:
             seq += 1
         yield self._marks(part, census, measures)
 
-    def _split(self, window: pa.RecordBatch, measures: _Measures) -> list[tuple[int, int, pa.RecordBatch]]:
+    def _split(
+        self, window: pa.RecordBatch, route: Route, measures: _Measures
+    ) -> list[tuple[int, int, pa.RecordBatch]]:
         """(worker, group, block) of a window."""
         if not window.num_rows:
             return []
         groups = len(self.routing)
-        to, everywhere, travelling = self.route(window, groups)
+        to, everywhere, travelling = route(window, groups)
         if self.columns is not None:
             travelling = travelling.select(list(self.columns))
         pieces: list[tuple[int, int, pa.RecordBatch]] = []

@@ -1,0 +1,287 @@
+"""Keyed aggregates in three stages: partition, partial evaluation, aggregation (paper 3, section 2.2).
+
+    Python aggregates   rows ▶ splitter ▶ blocks ▶ exchange ▶ evaluate in Python ─┬▶ exchange by key ▶┬▶ windows
+    Spark's aggregates  rows ▶ worker of each ▶ exchange of rows ▶ group by      ─┘   (if keys are    └ (kernel)
+                                                                                       not whole)
+
+Both evaluate one row per worker, key and pane. Where every key of a window is on one worker, its windows are made there
+and then; else the states travel once more, by key, which is the aggregation that a partitioner should keep small.
+
+The epoch runtime uses the first two stages (`PartialPanes`); its window operator is the third.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    VariantType,
+)
+
+from anabranch.aggregates import Inputs, Parts
+from anabranch.errors import InvalidArgumentError
+from anabranch.network.columns import floordiv, quoted
+from anabranch.network.query import Query, inputs_of
+from anabranch.operators.partial import Aggregation, PartialEvaluation, WholeEvaluation
+from anabranch.operators.sliding import PANE, ROWS
+from anabranch.plan.cost import Statistics
+from anabranch.plan.panes import state_names, states_of, window_settings, windows_of_runs
+from anabranch.split.hashing import key_hash
+from anabranch.split.keys import KeyRoute, Stretch
+from anabranch.split.partitioner import HeavyKeys
+from anabranch.split.partitioning import Partitioning
+from anabranch.split.selection import select
+from anabranch.split.splitter import PACKED_SCHEMA, OpenGate, RowReader, Splitter
+from anabranch.windows.ids import pane_of
+
+HASH, TIME, WORKER = "__ab_hash", "__ab_time", "__ab_worker"
+
+LEFT = "left to Spark"
+
+
+@dataclass(frozen=True)
+class Placement:
+    """How the keys of a query are placed. `in_python`: workers evaluate in Python, over blocks."""
+
+    partitioning: Partitioning
+    workers: int
+    splitters: int | None
+    in_python: bool
+    why: str
+    heavy: HeavyKeys = field(default_factory=HeavyKeys)
+
+    def whole(self, query: Query) -> bool:
+        """Whether every key's panes of a window are on one worker.
+
+        Affinity (AM, cAM) is kept for one stretch; windows that overlap are longer than what is left of it.
+        """
+        if not self.partitioning.keeps_keys_whole(self.splitters):
+            return False
+        aligned = len(query.panes.windows) == 1 and query.panes.windows[0].tumbling
+        return aligned or self.partitioning.policy in ("fld", "heavy")
+
+    def describe(self, query: Query) -> str:
+        where = "evaluated in Python, over blocks" if self.in_python else "evaluated by Spark"
+        then = "keys stay whole, nothing to combine" if self.whole(query) else "partial results are combined by key"
+        return f"{self.partitioning.label} over {self.workers} workers, {where}; {then}: {self.why}"
+
+
+def in_parts(query: Query) -> list[Parts] | None:
+    """How Python evaluates the query in parts; None if an aggregate is Spark's, or its state cannot travel."""
+    parts = [state.parts for state in states_of(query)]
+    return None if any(each is None for each in parts) else [each for each in parts if each is not None]
+
+
+def unplaceable(query: Query) -> str | None:
+    """Why the keys of a query cannot be placed by any policy."""
+    if not query.keys:
+        return "no key to partition by"
+    for key in query.keys:
+        kind = query.source.schema[key].dataType
+        if isinstance(kind, (ArrayType, MapType, StructType, VariantType)):
+            return f"the key {key!r} is of the nested type {kind.simpleString()}"
+        if isinstance(kind, StringType) and not kind.isUTF8BinaryCollation():
+            # Keys that a collation makes equal have different hashes: they would be told apart.
+            return f"the key {key!r} has a collation, by which different strings are one key"
+    if not query.mergeable:
+        return "an aggregate has no merge, so a window needs all its rows in one place"
+    return None
+
+
+def not_placed(query: Query) -> str | None:
+    """Why no policy is chosen for a query (with `auto`): Spark is then left alone."""
+    reason = unplaceable(query)
+    if reason is not None:
+        return reason
+    if not query.python:
+        return "its aggregates are Spark's, which combines before the exchange: a task sends a row per key and pane"
+    if in_parts(query) is None:
+        return "not every aggregate has a state that can travel (user_aggregate(..., state=...))"
+    return None
+
+
+def placement(query: Query, statistics: Statistics) -> Placement | None:
+    """How a bounded DataFrame's keys are placed; None: Spark is left alone."""
+    asked = query.partition
+    partitioning, why, heavy = asked.partitioning, "as asked", HeavyKeys()
+    if partitioning is None:
+        if not_placed(query) is not None:
+            return None
+        selected = select(statistics.keys, splitters=asked.splitters)
+        partitioning, why, heavy = selected.partitioning, selected.why, statistics.heavy(workers_of(query))
+    else:
+        check_placeable(query)
+    return Placement(partitioning, workers_of(query), asked.splitters, in_parts(query) is not None, why, heavy)
+
+
+def check_placeable(query: Query) -> None:
+    """An explicit policy for keys that cannot be placed is an error: it would change the result, or do nothing."""
+    reason = unplaceable(query)
+    if query.partition.partitioning is not None and reason is not None:
+        raise InvalidArgumentError(
+            f"partition={query.partition.partitioning.policy!r} cannot be used: {reason}",
+            hint='leave partition at "auto", which leaves such keys to Spark',
+        )
+
+
+def workers_of(query: Query) -> int:
+    """V: as asked, or as many as the session has shuffle partitions."""
+    if query.partition.workers is not None:
+        return query.partition.workers
+    return int(query.source.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
+
+
+def stretch_of(query: Query) -> Stretch:
+    """For how long counts are kept: one window, of several the longest."""
+    return Stretch(max(window.size for window in query.panes.windows), query.panes.origin)
+
+
+def build(query: Query, source: DataFrame, axis: str, placed: Placement) -> DataFrame:
+    """The windows of a bounded DataFrame; `axis` is the column of a row's place on the axis of the windows."""
+    panes = PartialPanes(query, axis, placed.workers, in_python=placed.in_python)
+    if placed.splitters is not None:
+        source = source.coalesce(placed.splitters)
+    pane = pane_of(F.col(axis), query.panes.size, query.panes.origin, floordiv)
+    placed_rows = panes.placed(source, pane, placed.partitioning, placed.heavy, strict=placed.whole(query))
+    settings, runs = window_settings(query, panes.folds, panes.key_fields, panes.states)
+    aggregation = Aggregation(settings, 0 if query.counts_rows else None)
+    if not placed.whole(query):
+        evaluated = panes.evaluated(placed_rows).repartition(*(F.col(name) for name in panes.keys))
+        found = evaluated.mapInArrow(aggregation, runs)
+    elif panes.evaluation is not None:
+        found = placed_rows.mapInArrow(WholeEvaluation(panes.evaluation, aggregation), runs)
+    else:
+        found = panes.evaluated(placed_rows).mapInArrow(aggregation, runs)
+    return windows_of_runs(found.toDF(*query.keys, *runs.names[len(panes.keys) :]), query)
+
+
+class PartialPanes:
+    """Partition and partial evaluation: rows become one row per worker, key and pane (keys, PANE, ROWS, states...).
+
+    `counted` are names of three more columns, for the epoch runtime: rows with a time, latest time, worker. The Columns
+    are made once, here: each is a call into the JVM.
+    """
+
+    def __init__(
+        self, query: Query, axis: str, workers: int, *, in_python: bool, counted: tuple[str, str, str] | None = None
+    ) -> None:
+        self.keys = tuple(f"__ab_k{i}" for i in range(len(query.keys)))
+        self._workers, self._axis, self._counted = workers, axis, counted
+        self._stretch = stretch_of(query)
+        inputs = [inputs_of(query.source, aggregate, query.time) for aggregate in query.aggregates.values()]
+        self._inputs = tuple(tuple(f"__ab_i{i}_{j}" for j in range(len(each.columns))) for i, each in enumerate(inputs))
+        keys = [_as_grouped(query, key).alias(name) for key, name in zip(query.keys, self.keys, strict=True)]
+        self._projected = [*keys, F.col(axis), key_hash([_as_grouped(query, key) for key in query.keys]).alias(HASH)]
+        for names, each in zip(self._inputs, inputs, strict=True):
+            self._projected += [column.alias(name) for name, column in zip(names, each.columns, strict=True)]
+        parts = in_parts(query) if in_python else None
+        if parts is None:
+            self._projected.append(query.time.column.alias(TIME))
+        # Only its columns are asked for: no row of it is ever read.
+        projected = query.source.withColumn(axis, F.lit(0).cast("bigint")).select(*self._projected)
+        fields = {each.name: StructField(each.name, each.dataType) for each in projected.schema}
+        self.key_fields = [fields[name] for name in self.keys]
+        if parts is None:
+            self.evaluation: PartialEvaluation | None = None
+            """what workers run over blocks; None: Spark evaluates"""
+            self.folds = [state.fold for state in states_of(query)]
+            del fields[HASH]
+            self._assigned = StructType([*fields.values(), _long(PANE), StructField(WORKER, IntegerType())])
+            self._lifts = self._lifted(query, inputs)
+            placed = projected.drop(HASH).withColumns({PANE: F.col(axis), WORKER: F.lit(0)})
+            self.states = self.evaluated(placed).schema
+            return
+        self.folds = [part.fold for part in parts]
+        states = [StructField(name, part.type) for name, part in zip(state_names(query), parts, strict=True)]
+        self.states = StructType([*self.key_fields, _long(PANE), _long(ROWS), *states, *map(_long, counted or ())])
+        """of the evaluated rows"""
+        evaluate = tuple(part.evaluate for part in parts)
+        arrow = to_arrow_schema(self.states, timezone="UTC")
+        self.evaluation = PartialEvaluation(self.keys, axis, self._inputs, evaluate, arrow)
+
+    def _lifted(self, query: Query, inputs: Sequence[Inputs]) -> list[Column]:
+        """Spark's aggregates over the columns as they travel."""
+        bound = [
+            aggregate.bind(Inputs(tuple(F.col(name) for name in names), each.types, F.col(TIME)))
+            for aggregate, names, each in zip(query.aggregates.values(), self._inputs, inputs, strict=True)
+        ]
+        states = [state.lift for each in bound for state in each.states]
+        named = [lift.alias(name) for lift, name in zip(states, state_names(query), strict=True)]
+        return [F.count(F.lit(1)).alias(ROWS), *named]
+
+    def placed(
+        self, rows: DataFrame, pane: Column, partitioning: Partitioning, heavy: HeavyKeys, *, strict: bool = False
+    ) -> DataFrame:
+        """The rows (or blocks of them) on their workers. `strict`: what would split a key is an error."""
+        route = KeyRoute(partitioning, hashed=HASH, time=self._axis, stretch=self._stretch, heavy=heavy, strict=strict)
+        projected = rows.select(*self._projected, pane.alias(PANE))
+        if self.evaluation is None:
+            assign = Assign(route, self._workers, tuple(self._assigned.names))
+            return projected.mapInArrow(assign, self._assigned).repartitionById(self._workers, WORKER)
+        travelling = (*self.keys, PANE, self._axis, *(name for names in self._inputs for name in names))
+        workers = tuple(range(self._workers))
+        splitter = Splitter(0, RowReader(), OpenGate(), route, workers, self._workers, columns=travelling)
+        return projected.mapInArrow(splitter, PACKED_SCHEMA).repartitionById(self._workers, "worker")
+
+    def evaluated(self, placed: DataFrame) -> DataFrame:
+        """Partial evaluation of what is placed."""
+        if self.evaluation is not None:
+            return placed.mapInArrow(self.evaluation, self.states)
+        by = [F.col(WORKER), *(F.col(name) for name in self.keys), F.col(PANE)]
+        if self._counted is None:
+            return placed.groupBy(*by).agg(*self._lifts).drop(WORKER)
+        timed, max_t, worker = self._counted
+        counts = [F.count(self._axis).alias(timed), F.max(self._axis).alias(max_t)]
+        evaluated = placed.groupBy(*by).agg(*self._lifts, *counts)
+        return evaluated.withColumn(worker, F.col(WORKER).cast("bigint")).drop(WORKER)
+
+
+def _long(name: str) -> StructField:
+    return StructField(name, LongType())
+
+
+def _as_grouped(query: Query, key: str) -> Column:
+    """A key as Spark groups it: 0.0 and -0.0 are one, and so are all NaN."""
+    if isinstance(query.source.schema[key].dataType, (DoubleType, FloatType)):
+        value = quoted(key)
+        return (
+            F.when(F.isnan(value), F.lit(float("nan")))
+            .otherwise(value + F.lit(0.0))
+            .cast(query.source.schema[key].dataType)
+        )
+    return quoted(key)
+
+
+@dataclass(frozen=True)
+class Assign:
+    """Rows with their worker as one more column, the last; what `mapInArrow` runs in a splitter."""
+
+    route: KeyRoute
+    workers: int
+    names: tuple[str, ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        route = self.route.begun(context.partitionId() if context is not None else 0)
+        for batch in batches:
+            if batch.num_rows:
+                workers, _, travelling = route(batch, self.workers)
+                columns = [*travelling.select(list(self.names[:-1])).columns, pa.array(workers.astype(np.int32))]
+                yield pa.RecordBatch.from_arrays(columns, names=list(self.names))
