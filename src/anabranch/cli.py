@@ -184,5 +184,21 @@ def bench_epochs(
     epochs.run(quick=quick, as_json=json, console=Console())
 
 
+@bench_app.command("partitioners")
+def bench_partitioners(
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A few small windows, once: checks results, not figures.")
+    ] = False,
+) -> None:
+    """Key partitioners: how even, how much to combine, what partitioning costs, and the latency of windows on Spark.
+
+    Compares all results first. Takes about fifteen minutes on two cores; with --quick about one.
+    """
+    from anabranch.bench import partitioners
+
+    partitioners.run(quick=quick, as_json=json, console=Console())
+
+
 if __name__ == "__main__":
     main()

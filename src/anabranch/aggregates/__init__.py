@@ -23,6 +23,7 @@ __all__ = [
     "Bound",
     "ColumnLike",
     "Inputs",
+    "Parts",
     "State",
     "avg",
     "collect",

@@ -15,7 +15,10 @@ from anabranch.network.columns import TimeColumn
 from anabranch.network.parts import Part, Source
 from anabranch.network.query import Query
 from anabranch.operators.protocol import OperatorFactory
+from anabranch.plan.partition import evaluated_in_parts
+from anabranch.split.partitioning import KeyPartition
 from anabranch.split.splitter import BroadcastFunction, RouteFunction
+from anabranch.windows.ids import Stretch
 
 ONLY = "rows"
 """The name of the output of an operator that has one."""
@@ -42,11 +45,16 @@ class Routing:
     """p; None: tuned while running"""
     window_bytes: int | None = None
     """W; None: tuned while running"""
+    partition: KeyPartition | None = None
+    """which policy places the keys; None: a key always goes to the group of its hash"""
+    stretch: Stretch | None = None
+    """the windows of that policy; None: an epoch is one"""
 
     @property
     def by_function(self) -> bool:
         """Whether blocks need not become rows: no Column is to be computed by Spark."""
-        return not self.keys and not isinstance(self.route, Column) and not isinstance(self.broadcast, Column)
+        by_spark = self.keys and self.partition is None
+        return not by_spark and not isinstance(self.route, Column) and not isinstance(self.broadcast, Column)
 
     def reads_blocks(self, part: Part) -> bool:
         """Whether the blocks of an input are read where they are split: nothing needs them as rows."""
@@ -83,6 +91,8 @@ class WindowNode:
             f"windows {', '.join(w.label for w in query.panes.windows)}, origin {query.panes.origin}",
             f"by {', '.join(query.keys) or 'nothing'}, in {self.groups} groups",
             aggregates,
+            # Panes then hold other states: a checkpoint is for one of the two.
+            *(["evaluated in parts"] if evaluated_in_parts(query) else []),
         ]
 
 
@@ -106,6 +116,7 @@ class ProcessNode:
 
     def describe(self) -> list[str]:
         by = f"by {', '.join(self.routing.keys)}" if self.routing.keys else "by route"
+        by += "" if self.routing.partition is None else ", keys placed by a policy"
         # A factory with settings is another operator with other settings: a checkpoint is for one of them.
         plain = getattr(self.factory, "__qualname__", type(self.factory).__qualname__)
         label = repr(self.factory) if is_dataclass(self.factory) and not isinstance(self.factory, type) else plain

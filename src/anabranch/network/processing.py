@@ -19,6 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark.sql import Column
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
 
 from anabranch.errors import InvalidArgumentError, StreamingError, column_not_found
@@ -30,8 +31,11 @@ from anabranch.network.parts import Output, Part
 from anabranch.network.query import analysed
 from anabranch.network.stream import Startable, Stream
 from anabranch.operators.protocol import Operator, OperatorFactory
+from anabranch.split.hashing import check_key_type
+from anabranch.split.partitioning import KeyPartition
 from anabranch.split.splitter import BroadcastFunction, RouteFunction
 from anabranch.windows import Duration, micros
+from anabranch.windows.ids import Stretch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -207,7 +211,13 @@ def split(
     return Split((stream,), Routing(q, (), columns[0], columns[1], splitters, window_bytes))  # type: ignore[arg-type]
 
 
-def keyed(stream: Stream, keys: Sequence[str], groups: int) -> Split:
+def keyed(
+    stream: Stream,
+    keys: Sequence[str],
+    groups: int,
+    partition: KeyPartition | None = None,
+    stretch: Stretch | None = None,
+) -> Split:
     """See `Stream.process`."""
     _check_streaming(stream)
     if not isinstance(groups, int) or groups < 1:
@@ -215,7 +225,14 @@ def keyed(stream: Stream, keys: Sequence[str], groups: int) -> Split:
     for key in keys:
         if key not in stream.source.columns:
             raise column_not_found(key, stream.source.columns)
-    return Split((stream,), Routing(groups, tuple(keys)) if keys else Routing(1, route=to_the_only))
+    if partition is None:
+        return Split((stream,), Routing(groups, tuple(keys)) if keys else Routing(1, route=to_the_only))
+    if not keys:
+        raise InvalidArgumentError("partition=... without a key: there is nothing to place", hint="name it: by=...")
+    for key in keys:
+        check_key_type(to_arrow_type(stream.source.schema[key].dataType, timezone="UTC"))
+    routing = Routing(groups, tuple(keys), splitters=partition.splitters, partition=partition, stretch=stretch)
+    return Split((stream,), routing)
 
 
 def to_the_only(block: pa.RecordBatch, q: int) -> NDArray[np.int64]:

@@ -40,6 +40,7 @@ from anabranch.plan.panes import WINDOW, WINDOW_SPEC
 from anabranch.plan.strategy import Kind, Strategy
 from anabranch.split.partitioning import AUTO, KeyPartition, key_partition
 from anabranch.windows import Duration, Panes, Window, describe, micros
+from anabranch.windows.ids import Stretch
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -201,15 +202,28 @@ class Stream:
         by: str | Sequence[str] = (),
         groups: int = GROUPS,
         outputs: Mapping[str, str | StructType] | None = None,
+        partition: str | None = None,
+        choices: int = 2,
+        cardinality: str = "exact",
+        partition_window: Duration | None = None,
+        splitters: int | None = None,
     ) -> Processed:
         """Run a stateful operator of your own, one instance for each of `groups` partition-groups of the key `by`.
 
         Without a key one instance sees the whole stream. See `anabranch.Operator`.
+
+        A group sees all rows of its keys, unless a policy places them (`partition`, as in `Windowed.by`; the groups are
+        its workers): then a key's rows may go to several groups, and to others in another epoch or window of
+        `partition_window`. The operator must be one whose partial answers can be put together (`Processed.combine`).
         """
         from anabranch.network.processing import keyed
 
         keys = (by,) if isinstance(by, str) else tuple(by)
-        return keyed(self, keys, groups).process(operator, schema, outputs=outputs)
+        if partition is None:
+            return keyed(self, keys, groups).process(operator, schema, outputs=outputs)
+        placed = key_partition(partition, choices, cardinality, groups, splitters)
+        stretch = None if partition_window is None else Stretch(Window.of_time(partition_window, None, 0).size)
+        return keyed(self, keys, groups, placed, stretch).process(operator, schema, outputs=outputs)
 
     def window(
         self,

@@ -6,6 +6,7 @@ the state has a type that Arrow knows, so that it can travel.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -35,14 +36,14 @@ class Evaluate:
         lists = [column.to_pylist() for column in columns]
         if len(lists) == 1:  # the usual case, without a tuple per row
             values = lists[0]
-            for begin, end in zip(bounds[:-1], bounds[1:], strict=True):
+            for begin, end in itertools.pairwise(bounds):
                 state = init()
                 for value in values[begin:end]:
                     state = incr(state, value)
                 states.append(state)
         else:
             rows = list(zip(*lists, strict=True)) if lists else [()] * bounds[-1]
-            for begin, end in zip(bounds[:-1], bounds[1:], strict=True):
+            for begin, end in itertools.pairwise(bounds):
                 state = init()
                 for row in rows[begin:end]:
                     state = incr(state, *row)

@@ -17,6 +17,7 @@ an index over it that `open` can build anew.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
@@ -37,6 +38,9 @@ class Operator:
 
     decisions: Mapping[str, Any] = {}
     """What the controllers decided for this epoch; from the ledger, so a replay sees the same."""
+
+    metrics: Counter[str]
+    """What the operator counts, for those who watch: summed over all groups in `progress`. Empty in each epoch."""
 
     def open(self, state: State) -> None:
         """Take up the state. Called once per instance."""

@@ -23,7 +23,10 @@ from anabranch.operators.protocol import Emitted, Operator
 from anabranch.operators.sliding import PANE
 from anabranch.operators.state import State
 from anabranch.windows import PaneWindow
+from anabranch.windows.ids import Stretch
 
+KEYS_OF = "keys of window "
+"""The metric: different keys of a window of the partitioner, in this epoch."""
 MOST_TABLES = 16
 """Gather the panes into one table when there are more."""
 
@@ -41,6 +44,8 @@ class WindowSettings:
     keys: tuple[str, ...]
     names: tuple[str, ...]
     """of the columns of the runs that leave: keys, SPEC, FIRST, LAST, ROWS, states"""
+    stretch: Stretch | None = None
+    """where a partitioner placed the keys: its windows, in panes, whose different keys are counted"""
 
 
 class WindowOperator(Operator):
@@ -57,10 +62,19 @@ class WindowOperator(Operator):
         names = self._tables()
         number = int(names[-1].split(".")[1]) + 1 if names else 0
         columns = block.schema.names[: len(self._settings.keys) + 2 + len(self._settings.folds)]
-        self._state.put(f"panes.{number:012d}", pa.Table.from_batches([block.select(columns)]))
+        panes = pa.Table.from_batches([block.select(columns)])
+        self._state.put(f"panes.{number:012d}", panes)
+        if self._settings.stretch is not None:
+            self._count_keys(panes, self._settings.stretch)
         if len(names) >= MOST_TABLES:
             self._gather(names, None)
         yield from ()
+
+    def _count_keys(self, panes: pa.Table, stretch: Stretch) -> None:
+        codes, _ = groups_of(panes, self._settings.keys)
+        windows = stretch.of(panes.column(PANE).to_numpy())
+        for window in np.unique(windows).tolist():
+            self.metrics[f"{KEYS_OF}{window}"] += len(np.unique(codes[windows == window]))
 
     def on_watermark(self, t: int) -> Iterator[Emitted]:
         complete = (t - self._settings.origin) // self._settings.pane_size

@@ -22,9 +22,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from anabranch.plan.strategy import Strategy
 from anabranch.split.partitioner import HeavyKeys, table_of
 from anabranch.split.selection import Seen
-from anabranch.plan.strategy import Strategy
 from anabranch.windows import Panes, Window
 from anabranch.windows.ids import replication
 

@@ -42,14 +42,14 @@ from anabranch.operators.sliding import PANE, ROWS
 from anabranch.plan.cost import Statistics
 from anabranch.plan.panes import state_names, states_of, window_settings, windows_of_runs
 from anabranch.split.hashing import key_hash
-from anabranch.split.keys import KeyRoute, Stretch
+from anabranch.split.keys import KeyRoute
 from anabranch.split.partitioner import HeavyKeys
 from anabranch.split.partitioning import Partitioning
 from anabranch.split.selection import select
 from anabranch.split.splitter import PACKED_SCHEMA, OpenGate, RowReader, Splitter
-from anabranch.windows.ids import pane_of
+from anabranch.windows.ids import Stretch, pane_of
 
-HASH, TIME, WORKER = "__ab_hash", "__ab_time", "__ab_worker"
+HASH, TIME, WORKER, SPLITTER = "__ab_hash", "__ab_time", "__ab_worker", "__ab_splitter"
 
 LEFT = "left to Spark"
 
@@ -115,6 +115,11 @@ def not_placed(query: Query) -> str | None:
     return None
 
 
+def evaluated_in_parts(query: Query) -> bool:
+    """Whether the epoch runtime evaluates the query in parts, in Python, whatever policy places the keys."""
+    return unplaceable(query) is None and in_parts(query) is not None
+
+
 def placement(query: Query, statistics: Statistics) -> Placement | None:
     """How a bounded DataFrame's keys are placed; None: Spark is left alone."""
     asked = query.partition
@@ -173,8 +178,8 @@ def build(query: Query, source: DataFrame, axis: str, placed: Placement) -> Data
 class PartialPanes:
     """Partition and partial evaluation: rows become one row per worker, key and pane (keys, PANE, ROWS, states...).
 
-    `counted` are names of three more columns, for the epoch runtime: rows with a time, latest time, worker. The Columns
-    are made once, here: each is a call into the JVM.
+    `counted` are names of three more columns, for the epoch runtime: rows with a time, latest time, and a number that
+    is the worker, modulo the workers. The Columns are made once, here: each is a call into the JVM.
     """
 
     def __init__(
@@ -192,6 +197,9 @@ class PartialPanes:
         parts = in_parts(query) if in_python else None
         if parts is None:
             self._projected.append(query.time.column.alias(TIME))
+            # By splitter as well: then a state depends on rows of one task only, in their order, and sums of floats
+            # come out the same when an epoch runs again. In Python blocks are put in order instead.
+            self._projected += [] if counted is None else [F.spark_partition_id().alias(SPLITTER)]
         # Only its columns are asked for: no row of it is ever read.
         projected = query.source.withColumn(axis, F.lit(0).cast("bigint")).select(*self._projected)
         fields = {each.name: StructField(each.name, each.dataType) for each in projected.schema}
@@ -247,8 +255,9 @@ class PartialPanes:
             return placed.groupBy(*by).agg(*self._lifts).drop(WORKER)
         timed, max_t, worker = self._counted
         counts = [F.count(self._axis).alias(timed), F.max(self._axis).alias(max_t)]
-        evaluated = placed.groupBy(*by).agg(*self._lifts, *counts)
-        return evaluated.withColumn(worker, F.col(WORKER).cast("bigint")).drop(WORKER)
+        evaluated = placed.groupBy(SPLITTER, *by).agg(*self._lifts, *counts)
+        part = F.col(SPLITTER).cast("bigint") * self._workers + F.col(WORKER)
+        return evaluated.withColumn(worker, part).drop(WORKER, SPLITTER)
 
 
 def _long(name: str) -> StructField:

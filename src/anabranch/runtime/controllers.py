@@ -12,6 +12,8 @@ keeps it, and a history that was cut short does no harm.
 | batch-size | batch | at once, when B breaks the latency bound | when a smaller B would do at a rate `SLACK` higher |
 | split-tuning | splitters | at once, when p is too small | when fewer would do at a rate `SLACK` higher |
 | split-tuning | window_bytes | by doubling, see `split.tuning` | when the rate falls by `split.tuning.REOPEN` |
+| key-placement | partition | to SH, when keys are few | away from SH, when they are `split.selection.SLACK` too many |
+| key-placement | heavy_keys | a new table after every epoch | |
 
 The gap between raising and lowering is the hysteresis: a rate that trembles by less than `SLACK` changes nothing.
 """
@@ -30,6 +32,9 @@ from anabranch.plan.cost import batch_cost, batch_rate, choose_batch
 from anabranch.runtime.progress import EpochProgress, OperatorProgress
 from anabranch.split.cost import BROADCAST, SplitCosts, splitters_needed
 from anabranch.split.cost import LARGEST as MOST_SPLITTERS
+from anabranch.split.partitioner import table_of
+from anabranch.split.partitioning import Partitioning
+from anabranch.split.selection import Seen, select
 from anabranch.split.tuning import LARGEST as LARGEST_WINDOW
 from anabranch.split.tuning import SMALLEST as SMALLEST_WINDOW
 from anabranch.split.tuning import WindowSearch
@@ -41,6 +46,8 @@ RECENT = 8
 """epochs that costs and rates are taken from"""
 HEADROOM = 0.1
 """share of a worker's time that is left for what the model does not know (H of paper 1)"""
+HEAVY = "heavy_keys"
+"""the setting of `KeyPlacement` that no reader can use: the shared table"""
 FULL_WINDOWS = 4
 """physical windows that an epoch must fill before its rate says anything of their size"""
 
@@ -326,3 +333,39 @@ class SplitTuning:
         # The workers' reading depends on W as the splitters' work does; merging depends on p, which changes by itself.
         busy = sum(s.seconds for s in measured.splitters) + sum(w.read_seconds for w in measured.workers)
         return (int(size), rows / busy) if busy > 0 and taken >= FULL_WINDOWS * size else None
+
+
+@register
+@dataclass(frozen=True)
+class KeyPlacement:
+    """Setting `partition`, the policy that places keys, by the selection rule of paper 3; and the shared table.
+
+    With `fixed`, the user's policy, only the table is kept. The rule sees keys and tuples per worker of an epoch's part
+    of a window, since that is what workers evaluate at once.
+    """
+
+    operator: str
+    workers: int
+    splitters: int | None = None
+    fixed: str | None = None
+    name: ClassVar[str] = "key-placement"
+
+    def decide(self, history: Sequence[EpochProgress], current: Mapping[str, Any]) -> Mapping[str, Any]:
+        recent = [
+            measured
+            for epoch in history[-RECENT:]
+            if (measured := epoch.operator(self.operator)) is not None and measured.partitions and not epoch.replayed
+        ]
+        settings = self._policy(recent, current) if self.fixed is None else {}
+        label = self.fixed or settings["partition"]
+        heaviest = recent[-1].heaviest if recent and Partitioning.of_label(label).policy == "heavy" else ()
+        return {**settings, HEAVY: table_of(heaviest, self.workers).as_json()}
+
+    def _policy(self, recent: Sequence[OperatorProgress], current: Mapping[str, Any]) -> dict[str, Any]:
+        label = current.get("partition")
+        parts = [part for measured in recent for part in measured.partitions]
+        seen = Seen([part.keys for part in parts], [part.tuples / part.workers for part in parts]) if parts else None
+        chosen = select(seen, splitters=self.splitters, present=Partitioning.of_label(label) if label else None)
+        if chosen.partitioning.label == label:
+            return {"partition": label}
+        return {"partition": chosen.partitioning.label, "why:partition": chosen.why}

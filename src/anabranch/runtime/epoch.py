@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -16,16 +17,23 @@ from anabranch.io.sinks import Published
 from anabranch.network.columns import floordiv
 from anabranch.network.nodes import ONLY, CombineNode, Input, ProcessNode, WindowNode
 from anabranch.network.parts import Output, Source
+from anabranch.operators.windowed import KEYS_OF
+from anabranch.plan.partition import stretch_of
 from anabranch.runtime import jobs
+from anabranch.runtime.controllers import HEAVY
 from anabranch.runtime.outputs import Target
 from anabranch.runtime.plan import Step
-from anabranch.runtime.progress import OperatorProgress, SplitterMeasure, WorkerMeasure
+from anabranch.runtime.progress import OperatorProgress, PartitionMeasure, SplitterMeasure, WorkerMeasure
 from anabranch.runtime.recipes import Recipe
 from anabranch.runtime.sources import BatchRows
 from anabranch.runtime.standing import Context, Standing
 from anabranch.runtime.windowing import PART
 from anabranch.runtime.worker import Edge, EpochTask
-from anabranch.windows.ids import pane_of
+from anabranch.split.imbalance import WindowLoads
+from anabranch.split.partitioner import HeavyKeys
+from anabranch.split.partitioning import Partitioning
+from anabranch.split.placed import heaviest_of, loads_by_window
+from anabranch.windows.ids import Stretch, pane_of
 
 
 @dataclass(frozen=True)
@@ -65,8 +73,7 @@ class Epoch:
         else:
             outcome = self._stateful(step, node, recipe, targets)
         self._watermarks[id(node)] = outcome.watermark
-        progress = OperatorProgress(**{**vars(outcome.progress), "seconds": time.perf_counter() - began})
-        return Outcome(progress, outcome.watermark, outcome.active, outcome.snapshots, outcome.block_groups)
+        return replace(outcome, progress=replace(outcome.progress, seconds=time.perf_counter() - began))
 
     def _stateful(
         self, step: Step, node: WindowNode | ProcessNode, recipe: Recipe, targets: Mapping[str, Target]
@@ -90,7 +97,11 @@ class Epoch:
         marks = workers[0]["marks"]
         self._census(node, marks)
         self._keep_side(step, node, feeds, marks)
-        return _outcome(step, workers, marks, outputs, self.plan["operators"][step.name]["decisions"])
+        outcome = _outcome(step, workers, marks, outputs, self.plan["operators"][step.name]["decisions"])
+        if decided.partitioning is None:
+            return outcome
+        placed = _placed(recipe, decided.partitioning, outcome.progress, marks)
+        return replace(outcome, progress=replace(outcome.progress, **placed))
 
     def _combine(self, step: Step, node: CombineNode, targets: Mapping[str, Target]) -> Outcome:
         origin = node.inputs[0].part.origin
@@ -131,7 +142,15 @@ class Epoch:
         node = step.node
         moved = isinstance(node, ProcessNode) and node.routing.moves_windows(each.part for each in node.inputs)
         splitters = decisions.get("splitters") if moved else None
-        return jobs.Decided(tuple(plan["routing"]), max(plan["routing"]) + 1, splitters, decisions.get("window_bytes"))
+        label, heavy = decisions.get("partition"), decisions.get(HEAVY)
+        return jobs.Decided(
+            tuple(plan["routing"]),
+            max(plan["routing"]) + 1,
+            splitters,
+            decisions.get("window_bytes"),
+            None if label is None else Partitioning.of_label(label),
+            HeavyKeys.from_json(heavy or {}),
+        )
 
     def _task(self, step: Step, recipe: Recipe, edges: tuple[Edge, ...], targets: Mapping[str, Target]) -> EpochTask:
         context, plan = self.context, self.plan["operators"][step.name]
@@ -266,6 +285,7 @@ def _outcome(
         workers=tuple(_taken(WorkerMeasure, each) for each in measures),
         splitters=tuple(splitters),
         decisions=decisions,
+        metrics=sum((Counter(each["metrics"]) for each in measures), Counter()),
     )
     return Outcome(
         progress,
@@ -274,6 +294,35 @@ def _outcome(
         {int(group): epoch for each in workers for group, epoch in each["snapshots"].items()},
         {group for each in workers for group in each["block_groups"]},
     )
+
+
+def _placed(
+    recipe: Recipe, partitioning: Partitioning, progress: OperatorProgress, marks: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """What the tasks tell of the keys that they placed, put together."""
+    told = [mark["placed"] for mark in marks if mark["placed"] is not None]
+    node = recipe.step.node
+    assert not isinstance(node, CombineNode)
+    if isinstance(node, WindowNode):
+        assert recipe.windows is not None
+        workers, stretch = recipe.windows.workers, stretch_of(node.query)
+    else:
+        workers, stretch = node.groups, node.routing.stretch or Stretch(1)
+    known = {int(name.removeprefix(KEYS_OF)): n for name, n in progress.metrics.items() if name.startswith(KEYS_OF)}
+    if len(told) == 1:
+        known = dict(told[0]["distinct"])
+    measures = []
+    for window, (tuples, keys) in loads_by_window(told, workers).items():
+        start = stretch.origin + window * stretch.size
+        if window in known:
+            figures = asdict(WindowLoads(tuple(tuples), tuple(keys), known[window]).metrics(partitioning.balance))
+        else:
+            loads = WindowLoads(tuple(tuples), tuple(keys), 0)
+            most = max(dict(each["distinct"]).get(window, 0) for each in told)
+            figures = {"workers": workers, "tuples": loads.rows, "keys": most, "tuple_imbalance": loads.tuple_imbalance}
+        measures.append(PartitionMeasure(start, partitioning.label, **figures))
+    metrics = {name: n for name, n in progress.metrics.items() if not name.startswith(KEYS_OF)}
+    return {"partitions": tuple(measures), "heaviest": heaviest_of(told), "metrics": metrics}
 
 
 def _taken(cls: type[Any], record: Mapping[str, Any]) -> Any:

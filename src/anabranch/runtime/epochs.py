@@ -40,7 +40,7 @@ class EpochRunner:
 
     def __init__(self, network: Network, settings: Settings, checkpoint: Checkpoint, session: SparkSession) -> None:
         stores = {step.name: EpochStore(checkpoint.state, checkpoint.query, step.name) for step in network.steps}
-        recipes = {step.name: recipe_of(step) for step in network.steps}
+        recipes = {step.name: recipe_of(step, settings) for step in network.steps}
         run = uuid.uuid4().hex
         self.context = Context(network, settings, checkpoint, session, checkpoint.ledger(), stores, recipes, run)
         self.history: list[EpochProgress] = []

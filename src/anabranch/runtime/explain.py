@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from anabranch.network.explain import explain_routing
 from anabranch.network.nodes import CombineNode, ProcessNode
-from anabranch.runtime.controllers import arrival_rate
+from anabranch.runtime.controllers import HEAVY, arrival_rate
 from anabranch.runtime.plan import Network, Step
 from anabranch.runtime.progress import EpochProgress, OperatorProgress
 from anabranch.runtime.settings import Settings
@@ -84,7 +84,7 @@ def _operator(
 def _settings(operator: str, decisions: Mapping[str, Any], history: Sequence[EpochProgress]) -> list[str]:
     lines = []
     for name, value in decisions.items():
-        if name == _SEARCH or name.startswith("why:"):
+        if name in (_SEARCH, HEAVY) or name.startswith("why:"):
             continue
         shown = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
         lines.append(f"setting     {name} = {shown}{_why(operator, name, history)}")
@@ -107,6 +107,11 @@ def _figures(measured: OperatorProgress, progress: EpochProgress | None) -> list
     if measured.workers:
         figures += [f"{measured.state_bytes:,} bytes of state", f"imbalance {measured.imbalance:.2f}"]
     lines = [f"measured    {', '.join(figures)}"]
+    if measured.partitions:
+        lines.append(f"keys        {measured.partitions[-1].describe()}")
+        if table := measured.decisions.get(HEAVY, {}).get("keys"):
+            lines.append(f"            a shared table of {len(table):,} heavy keys; the others by hash")
+    lines += [f"counted     {name}: {n:,}" for name, n in measured.metrics.items()]
     loads = progress.loads(measured.name) if progress is not None else {}
     if loads:
         lines.append(f"loads       {', '.join(f'{worker}: {load:.0%}' for worker, load in sorted(loads.items()))}")

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,9 @@ from anabranch.network.nodes import CombineNode, ProcessNode
 from anabranch.network.parts import Packed
 from anabranch.runtime.outputs import Target, write_rows
 from anabranch.runtime.worker import REPORT, EpochTask
+from anabranch.split.keys import KeyRoute
+from anabranch.split.partitioner import HeavyKeys
+from anabranch.split.partitioning import Partitioning
 from anabranch.split.splitter import (
     PACKED_SCHEMA,
     WINDOW_BYTES,
@@ -40,6 +43,7 @@ from anabranch.split.splitter import (
     FunctionRoute,
     Reader,
     ReferenceReader,
+    Route,
     RowGate,
     RowReader,
     Splitter,
@@ -71,6 +75,8 @@ class Decided:
     workers: int
     splitters: int | None
     window_bytes: int | None
+    partitioning: Partitioning | None = None
+    heavy: HeavyKeys = field(default_factory=HeavyKeys)
 
     @property
     def bytes(self) -> int:
@@ -87,8 +93,13 @@ def packed_rows(node: ProcessNode, edge: int, feed: Feed, decided: Decided) -> D
     if feed.packed is not None and not routing.by_function:
         rows, reader = unpacked(rows, feed.packed), RowReader()
     columns = tuple(rows.columns) if isinstance(reader, RowReader) else None
-    route: ColumnRoute | FunctionRoute
-    if routing.by_function:
+    route: Route
+    if decided.partitioning is not None:
+        stretch = routing.stretch
+        route = KeyRoute(
+            decided.partitioning, routing.keys, time=time, stretch=stretch, heavy=decided.heavy, counting=True
+        )
+    elif routing.by_function:
         route = FunctionRoute(routing.route, routing.broadcast)  # type: ignore[arg-type]
     else:
         rows, route = _routed(rows, node, len(decided.routing))

@@ -3,6 +3,7 @@
     EpochProgress                  one epoch of one query
       └ OperatorProgress           one operator of the network in it
           ├ SplitterMeasure        one window splitter (paper 5), where the operator has some
+          ├ PartitionMeasure       one window of a key partitioner (paper 3), where a policy places the keys
           └ WorkerMeasure          one worker
 
 **Units.** Seconds are floats and wall clock, except *busy* seconds, which are summed over the tasks of one worker and
@@ -86,6 +87,48 @@ class SplitterMeasure:
 
 
 @dataclass(frozen=True)
+class PartitionMeasure:
+    """What a key partitioner did with the tuples of one window in this epoch (paper 3; `split.imbalance`).
+
+    Several splitters of a user's operator share nothing, and nobody sees all keys: then `keys` is what the splitter saw
+    that saw most, and what cannot be known from that is None.
+    """
+
+    window: int
+    """its start: event time in microseconds"""
+    policy: str
+    workers: int
+    tuples: int
+    keys: int
+    """different keys"""
+    tuple_imbalance: float
+    """equation (1)"""
+    cardinality_imbalance: float | None = None
+    """equation (6)"""
+    hybrid_imbalance: float | None = None
+    """equation (10)"""
+    aggregation_cost: int | None = None
+    """equation (4)"""
+    least_cost: int | None = None
+    """proposition 1: every key on one worker"""
+    most_cost: int | None = None
+    """proposition 1: every key on all workers"""
+
+    def describe(self) -> str:
+        """One line for people."""
+        line = (
+            f"{self.policy}: {self.tuples:,} tuples of {self.keys:,} keys on {self.workers} workers, imbalance "
+            f"{self.tuple_imbalance:,.1f} tuples"
+        )
+        if self.aggregation_cost is None:
+            return line
+        return (
+            f"{line}, {self.cardinality_imbalance:,.1f} keys, {self.hybrid_imbalance:.2f} hybrid; "
+            f"{self.aggregation_cost:,} partial results (at least {self.least_cost:,}, at most {self.most_cost:,})"
+        )
+
+
+@dataclass(frozen=True)
 class OperatorProgress:
     """One operator of the network, over one epoch."""
 
@@ -105,10 +148,17 @@ class OperatorProgress:
     splitters: tuple[SplitterMeasure, ...] = ()
     decisions: Mapping[str, Any] = field(default_factory=dict)
     """settings in force in this epoch, as its ledger has them: plain JSON values"""
+    partitions: tuple[PartitionMeasure, ...] = ()
+    """of the latest windows, where a policy places the keys"""
+    heaviest: tuple[tuple[int, int], ...] = ()
+    """(hash, tuples) of the keys with the most tuples, for a table that splitters share; not in JSON"""
+    metrics: Mapping[str, int] = field(default_factory=dict)
+    """what the operator counted itself"""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "workers", tuple(self.workers))
         object.__setattr__(self, "splitters", tuple(self.splitters))
+        object.__setattr__(self, "partitions", tuple(self.partitions))
         object.__setattr__(self, "decisions", {str(key): _plain(value) for key, value in self.decisions.items()})
 
     @property
@@ -211,6 +261,7 @@ class EpochProgress:
                     _fields(worker) | {"load": _per(worker.seconds, self.interval)} for worker in operator.workers
                 ],
                 "splitters": [_fields(splitter) for splitter in operator.splitters],
+                "partitions": [_fields(placed) for placed in operator.partitions],
             }
             for operator in self.operators
         ]
@@ -233,6 +284,7 @@ class EpochProgress:
                 operator,
                 workers=tuple(_from(WorkerMeasure, worker) for worker in operator.get("workers", ())),
                 splitters=tuple(_from(SplitterMeasure, splitter) for splitter in operator.get("splitters", ())),
+                partitions=tuple(_from(PartitionMeasure, placed) for placed in operator.get("partitions", ())),
             )
             for operator in record.get("operators", ())
         )

@@ -11,10 +11,11 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from anabranch.network.nodes import ONLY, CombineNode, ProcessNode, WindowNode
 from anabranch.operators.protocol import Operator, OperatorFactory
-from anabranch.runtime.controllers import BatchSize, Controller, SplitTuning
+from anabranch.runtime.controllers import BatchSize, Controller, KeyPlacement, SplitTuning
 from anabranch.runtime.plan import Step
 from anabranch.runtime.settings import Settings
 from anabranch.runtime.windowing import WindowJob
+from anabranch.split.partitioning import KeyPartition
 from anabranch.windows import Window
 
 SMALLEST_WINDOW, LARGEST_WINDOW = 1 << 16, 1 << 25
@@ -34,6 +35,17 @@ class Recipe:
     windows: WindowJob | None = None
 
     def controllers(self, settings: Settings) -> list[Controller]:
+        return [*self._placing(), *self._tuning(settings)]
+
+    def _placing(self) -> list[Controller]:
+        node, name, fixed = self.step.node, self.step.name, self.fixed.get("partition")
+        if isinstance(node, WindowNode) and self.windows is not None and self.windows.placing is not None:
+            return [KeyPlacement(name, self.windows.workers, node.query.partition.splitters, fixed)]
+        if isinstance(node, ProcessNode) and node.routing.partition is not None:
+            return [KeyPlacement(name, node.groups, node.routing.partition.splitters, fixed)]
+        return []
+
+    def _tuning(self, settings: Settings) -> list[Controller]:
         node, name = self.step.node, self.step.name
         if isinstance(node, WindowNode) and settings.qos.latency_seconds is not None and "batch" not in self.fixed:
             longest = max(node.query.panes.in_panes(), key=lambda w: w.size)
@@ -45,16 +57,22 @@ class Recipe:
         return []
 
 
-def recipe_of(step: Step) -> Recipe:
+def recipe_of(step: Step, settings: Settings) -> Recipe:
     """What of this operator is the same in all epochs."""
     node = step.node
     if isinstance(node, WindowNode):
-        job = WindowJob(node)
+        job = WindowJob(node, settings.workers)
         fixed: dict[str, Any] = {} if node.batch is None else {"batch": node.batch}
+        fixed |= _policy(node.query.partition)
         return Recipe(step, node.groups, fixed, job.factory, {ONLY: job.result}, job)
     if isinstance(node, CombineNode):
         return Recipe(step, 1, {}, Operator, {ONLY: to_arrow_schema(node.schema, timezone="UTC")})
     given = {"splitters": node.routing.splitters, "window_bytes": node.routing.window_bytes}
     fixed = {name: value for name, value in given.items() if value is not None}
+    fixed |= {} if node.routing.partition is None else _policy(node.routing.partition)
     schemas = {name: to_arrow_schema(schema, timezone="UTC") for name, schema in node.schemas.items()}
     return Recipe(step, node.groups, fixed, node.factory, schemas)
+
+
+def _policy(partition: KeyPartition) -> dict[str, Any]:
+    return {} if partition.partitioning is None else {"partition": partition.partitioning.label}

@@ -2,12 +2,16 @@
 
     rows ▶ panes (Spark) ▶ splitter ▶ exchange ▶ worker ▶ runs to windows (Spark) ▶ writer
 
+Where a policy places the keys, panes are made in two steps: partition, and partial evaluation on each worker
+(`plan.partition`). A worker's panes then are pieces, as those of several epochs are, and the operator combines them.
+
 The Columns are made once and used in every epoch: each is a dozen calls into the JVM, and all of them together took a
 third of a small epoch.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -22,27 +26,40 @@ from anabranch.network.columns import floordiv, quoted
 from anabranch.network.nodes import WindowNode
 from anabranch.operators.protocol import OperatorFactory
 from anabranch.operators.sliding import PANE, ROWS
-from anabranch.operators.windowed import WindowOperator, WindowSettings
+from anabranch.operators.windowed import WindowOperator
 from anabranch.plan import batch as batch_plan
-from anabranch.plan.panes import WINDOW, lifts, run_columns, runs_schema, state_names, states_of
+from anabranch.plan.panes import WINDOW, lifts, run_columns, state_names, states_of, window_settings
+from anabranch.plan.partition import PartialPanes, check_placeable, in_parts, not_placed, stretch_of
 from anabranch.runtime.jobs import WORKER, Decided, Feed, Writer, group_of, packed_workers, reports
 from anabranch.runtime.outputs import Target
 from anabranch.runtime.worker import REPORT, EpochTask
+from anabranch.split.hashing import key_hash
+from anabranch.split.keys import PlacedGate
 from anabranch.split.splitter import PACKED_SCHEMA, ColumnRoute, PaneGate, RowReader, Splitter
-from anabranch.windows.ids import pane_of
+from anabranch.windows.ids import Stretch, pane_of
 
 PART = "__ab_part"
 """Which task made a pane of its rows. Workers sort by it: then no exchange changes the order of a pane's pieces."""
 
-_T, _GROUP, _TIMED, _MAX_T = "__ab_t", "__ab_group", "__ab_timed", "__ab_max_t"
+_T, _GROUP, _TIMED, _MAX_T, _HASH = "__ab_t", "__ab_group", "__ab_timed", "__ab_max_t", "__ab_hash"
 
 
 class WindowJob:
     """A windowed aggregate, made ready to run epoch after epoch."""
 
-    def __init__(self, node: WindowNode) -> None:
+    def __init__(self, node: WindowNode, workers: int) -> None:
         query = node.query
         panes = query.panes
+        self.workers = query.partition.workers or workers
+        """V, of the partial evaluation"""
+        check_placeable(query)
+        asked = query.partition.partitioning is not None
+        self.placing: PartialPanes | None = None
+        """partition and partial evaluation by a policy; None: Spark is left alone"""
+        if asked or not_placed(query) is None:
+            python = in_parts(query) is not None
+            self.placing = PartialPanes(query, _T, self.workers, in_python=python, counted=(_TIMED, _MAX_T, PART))
+        self._splitters = query.partition.splitters
         self._keys = tuple(f"__ab_k{i}" for i in range(len(query.keys)))
         keys = [quoted(key).alias(name) for key, name in zip(query.keys, self._keys, strict=True)]
         self._placed = [F.col("*"), query.time.micros().alias(_T), F.spark_partition_id().cast("bigint").alias(PART)]
@@ -55,21 +72,21 @@ class WindowJob:
         self._travelling = (*self._keys, PANE, ROWS, *state_names(query), PART)
         group = group_of([F.col(name) for name in self._keys], node.groups).alias(_GROUP)
         self._selected = [*map(F.col, (*self._travelling, _TIMED, _MAX_T)), group]
-
-        empty = query.source.sparkSession.createDataFrame([], query.source.schema)
-        types = empty.groupBy(*keys, F.lit(0).cast("bigint").alias(PANE)).agg(*lifts(query)).schema
-        runs = runs_schema([types[name] for name in self._keys], types, query)
+        if self.placing is not None:
+            self._selected.append(key_hash([F.col(name) for name in self._keys]).alias(_HASH))
+            types, folds = self.placing.states, self.placing.folds
+            stretch = stretch_of(query)
+            self._stretch: Stretch | None = Stretch(stretch.size // panes.size)
+        else:
+            empty = query.source.sparkSession.createDataFrame([], query.source.schema)
+            types = empty.groupBy(*keys, F.lit(0).cast("bigint").alias(PANE)).agg(*lifts(query)).schema
+            folds = [state.fold for state in states_of(query)]
+            self._stretch = None
+        settings, runs = window_settings(query, folds, [types[name] for name in self._keys], types)
+        settings = replace(settings, stretch=self._stretch)
         self._runs = StructType([*runs.fields]).add(REPORT, "string")
         self._names = [*query.keys, *self._runs.names[len(self._keys) :]]
         self._exploded, self._lowered = run_columns(query, also=(REPORT,))
-        settings = WindowSettings(
-            panes.in_panes(),
-            panes.size,
-            panes.origin,
-            tuple(state.fold for state in states_of(query)),
-            self._keys,
-            tuple(runs.names),
-        )
         self.factory: OperatorFactory = partial(WindowOperator, settings)
         self.yields: pa.Schema = to_arrow_schema(runs, timezone="UTC")
         """of the runs that workers give to Spark"""
@@ -80,11 +97,19 @@ class WindowJob:
         """Panes, as blocks. Late rows, and those without a time, have no pane id, but are counted."""
         rows = feed.rows if feed.packed is None else unpacked(feed.rows, feed.packed)
         pane = self._pane if feed.watermark is None else F.when(self._pane_end > feed.watermark, self._pane)
-        counted = rows.select(*self._placed).groupBy(*self._by, pane.alias(PANE)).agg(*self._states)
+        gate = PaneGate(PANE, ROWS, _TIMED, _MAX_T)
+        if self.placing is None:
+            counted = rows.select(*self._placed).groupBy(*self._by, pane.alias(PANE)).agg(*self._states)
+        else:
+            assert decided.partitioning is not None and self._stretch is not None
+            gate = PlacedGate(PANE, ROWS, _TIMED, _MAX_T, PART, _HASH, self.workers, self._stretch)
+            rows = rows if self._splitters is None else rows.coalesce(self._splitters)
+            placed = self.placing.placed(rows.select(*self._placed), pane, decided.partitioning, decided.heavy)
+            counted = self.placing.evaluated(placed)
         splitter = Splitter(
             edge,
             RowReader(),
-            PaneGate(PANE, ROWS, _TIMED, _MAX_T),
+            gate,
             ColumnRoute(_GROUP),
             decided.routing,
             decided.workers,

@@ -14,9 +14,9 @@ from __future__ import annotations
 import json
 import resource
 import time
-from collections import OrderedDict, defaultdict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +105,7 @@ class _Measured:
     query_seconds: float = 0.0
     store_seconds: float = 0.0
     write_seconds: float = 0.0
+    metrics: Counter[str] = field(default_factory=Counter)
 
 
 _cache: OrderedDict[tuple[str, int], tuple[str, LiveState, Operator]] = OrderedDict()
@@ -218,10 +219,12 @@ class _Worker:
             state, operator = self._open(folder, group)
             state.begin()
             operator.decisions = task.decisions
+            operator.metrics = Counter()
             began = time.perf_counter()
             yield from _fold(operator, blocks, watermark)
             ran = time.perf_counter()
             self.measured.query_seconds += ran - began
+            self.measured.metrics += operator.metrics
             if (task.epoch + group) % task.snapshot_every == task.snapshot_every - 1:
                 task.store.write_snapshot(task.epoch, group, state)
                 self.snapshots[group] = task.epoch
@@ -297,6 +300,7 @@ class _Worker:
                 hint="derive your class from anabranch.Operator",
             )
         made.group = group
+        made.metrics = Counter()
         return made
 
     # --- output -----------------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Workers = NDArray[np.int32]
 
-PK, CM, AM, CAM, LM = range(5)
+CM, AM, CAM, LM = range(4)
 
 REGISTER_BITS = 12
 REGISTERS = 1 << REGISTER_BITS
@@ -57,7 +57,7 @@ def _mixed(key: np.uint64, j: int) -> np.uint64:
     x = key + np.uint64(j + 1) * _GOLDEN
     x = (x ^ (x >> np.uint64(30))) * _MIX_1
     x = (x ^ (x >> np.uint64(27))) * _MIX_2
-    return x ^ (x >> np.uint64(31))  # type: ignore[no-any-return]
+    return x ^ (x >> np.uint64(31))
 
 
 @njit(cache=True)
@@ -125,10 +125,7 @@ def by_shared_table(hashes: Hashes, keys: Hashes, places: Workers, workers: int,
     """heavy: `keys` are sorted; a key that is not among them goes to its first candidate."""
     for i in range(len(hashes)):
         at = np.searchsorted(keys, hashes[i])
-        if at < len(keys) and keys[at] == hashes[i]:
-            worker = np.int64(places[at])
-        else:
-            worker = _drawn(hashes[i], 0, workers)
+        worker = int(places[at]) if at < len(keys) and keys[at] == hashes[i] else _drawn(hashes[i], 0, workers)
         loads[worker] += 1
         out[i] = worker
 
@@ -337,10 +334,10 @@ def assign_hll(
         _candidates(key, len(loads), chosen, taken)
         at, rank = _register_of(key)
         j, contained = -1, False
-        if policy == AM or policy == CAM:
+        if policy in (AM, CAM):
             for each in range(choices):
                 worker = chosen[each]
-                register = np.int64(registers[worker, at])
+                register = int(registers[worker, at])
                 if register >= rank or _after(register, rank, sums[worker], zeros[worker])[2] == estimates[worker]:
                     j, contained = each, True
                     break
@@ -355,7 +352,7 @@ def assign_hll(
         out[i] = worker
         if policy == LM:
             _raised(loads, loads[worker] - 1, worker, extremes, 0)
-        register = np.int64(registers[worker, at])
+        register = int(registers[worker, at])
         if not contained and register < rank:
             before = estimates[worker]
             registers[worker, at] = rank

@@ -66,7 +66,7 @@ def hash_keys(columns: Sequence[pa.Array | pa.ChunkedArray]) -> NDArray[np.int64
     """
     _check_some(columns)
     for column in columns:
-        _check_type(column.type)
+        check_key_type(column.type)
     arrays = [_whole(column) for column in columns]
     rows = len(arrays[0])
     if any(len(array) != rows for array in arrays):
@@ -153,7 +153,8 @@ _ALL_VALID: Bytes = np.frombuffer(b"", np.uint8)
 """The validity bitmap of an array without nulls."""
 
 
-def _check_type(kind: pa.DataType) -> None:
+def check_key_type(kind: pa.DataType) -> None:
+    """Whether a key of that type can be hashed here; an error if not."""
     values = kind.value_type if pa.types.is_dictionary(kind) else kind
     is_other = pa.types.is_timestamp(values) or pa.types.is_decimal128(values) or pa.types.is_null(values)
     if not (values in _WIDTHS or values in _OFFSETS or _is_view(values) or is_other):

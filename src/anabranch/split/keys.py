@@ -13,21 +13,9 @@ from anabranch.io.blocks import micros_of
 from anabranch.split.hashing import hash_keys
 from anabranch.split.partitioner import HeavyKeys, Partitioner
 from anabranch.split.partitioning import Partitioning
-from anabranch.split.splitter import Route
-from anabranch.windows.ids import pane_of
-
-
-@dataclass(frozen=True)
-class Stretch:
-    """For how long a partitioner counts: windows of `size` from `origin`, in microseconds (or rows)."""
-
-    size: int
-    origin: int = 0
-
-    def of(self, times: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The number of the window that each time is in."""
-        numbers: NDArray[np.int64] = pane_of(times, self.size, self.origin, np.floor_divide)
-        return numbers
+from anabranch.split.placed import Placed
+from anabranch.split.splitter import Census, PaneGate, Route
+from anabranch.windows.ids import Stretch
 
 
 @dataclass(frozen=True)
@@ -46,13 +34,16 @@ class KeyRoute(Route):
     heavy: HeavyKeys = field(default_factory=HeavyKeys)
     strict: bool = False
     """an error rather than a key that is split although its window should have it whole"""
+    counting: bool = False
+    """tell what was placed: where no later stage can count"""
     part: int | None = None
     """the splitter; None: not begun"""
+    placed: Placed = field(default_factory=Placed, repr=False, compare=False)
     state: dict[int, Partitioner] = field(default_factory=dict, repr=False, compare=False)
     """the partitioner, by the number of workers"""
 
     def begun(self, part: int) -> Route:
-        return replace(self, part=part, state={})
+        return replace(self, part=part, state={}, placed=Placed())
 
     def __call__(self, window: pa.RecordBatch, groups: int) -> tuple[NDArray[Any], None, pa.RecordBatch]:
         if groups not in self.state:
@@ -70,4 +61,42 @@ class KeyRoute(Route):
             times = micros_of(window.column(self.time))
             # A row without a time is counted somewhere, and then left out: any window will do.
             stretches = self.stretch.of(times.fill_null(0).to_numpy(zero_copy_only=False))
-        return self.state[groups].assign(hashes, stretches), None, travelling
+        workers = self.state[groups].assign(hashes, stretches)
+        if self.counting:
+            self._count(stretches, workers, hashes)
+        return workers, None, travelling
+
+    def _count(self, stretches: NDArray[np.int64] | None, workers: NDArray[Any], hashes: NDArray[np.int64]) -> None:
+        windows = np.zeros(len(hashes), np.int64) if stretches is None else stretches
+        order = np.lexsort((hashes, workers, windows))
+        sorted_ = windows[order], workers[order].astype(np.int64), hashes[order]
+        new = np.ones(len(order), np.bool_)
+        new[1:] = np.logical_or.reduce([column[1:] != column[:-1] for column in sorted_])
+        begins = np.flatnonzero(new)
+        tuples = np.diff(np.append(begins, len(order)))
+        window, worker, key = (column[begins] for column in sorted_)
+        self.placed.add(window, worker, key, tuples)
+
+    def ended(self, census: Census) -> None:
+        census.placed.pieces += self.placed.pieces
+
+
+@dataclass(frozen=True)
+class PlacedGate(PaneGate):
+    """Panes that were evaluated where a partitioner had placed their tuples: counts what is where.
+
+    The column `part` says which worker evaluated a pane, modulo `workers`; `hashed` is the hash of its key, and is
+    taken off. `stretch` is in panes.
+    """
+
+    part: str
+    hashed: str
+    workers: int
+    stretch: Stretch
+
+    def __call__(self, window: pa.RecordBatch, census: Census) -> pa.RecordBatch:
+        window = super().__call__(window, census)
+        windows = self.stretch.of(window.column(self.pane).to_numpy())
+        workers = window.column(self.part).to_numpy() % self.workers
+        census.placed.add(windows, workers, window.column(self.hashed).to_numpy(), window.column(self.rows).to_numpy())
+        return window.drop_columns([self.hashed])

@@ -13,7 +13,7 @@ state between epochs, so they decide the same again.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,7 +32,7 @@ MOST_BYTES = 1 << 30
 FIRST_ROOM = 1_024
 """entries of a new table of keys"""
 
-_KERNEL = {"pk": assigning.PK, "cm": assigning.CM, "am": assigning.AM, "cam": assigning.CAM, "lm": assigning.LM}
+_KERNEL = {"cm": assigning.CM, "am": assigning.AM, "cam": assigning.CAM, "lm": assigning.LM}
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,14 @@ class HeavyKeys:
 
     keys: Hashes = field(default_factory=lambda: np.empty(0, np.uint64))
     workers: Workers = field(default_factory=lambda: np.empty(0, np.int32))
+
+    def as_json(self) -> dict[str, list[int]]:
+        """For the ledger."""
+        return {"keys": self.keys.tolist(), "workers": self.workers.tolist()}
+
+    @classmethod
+    def from_json(cls, known: Mapping[str, Sequence[int]]) -> HeavyKeys:
+        return cls(np.array(known.get("keys", []), np.uint64), np.array(known.get("workers", []), np.int32))
 
 
 def table_of(heaviest: Sequence[tuple[int, int]], workers: int) -> HeavyKeys:
@@ -59,6 +67,27 @@ def table_of(heaviest: Sequence[tuple[int, int]], workers: int) -> HeavyKeys:
 
 
 @dataclass
+class _Sets:
+    """Which keys each worker has, exactly."""
+
+    table: NDArray[np.uint64]
+    counts: Ints
+    """C: keys per worker"""
+    used: int = 0
+
+
+@dataclass
+class _Sketches:
+    """How many keys each worker has, estimated."""
+
+    registers: NDArray[np.uint8]
+    sums: Floats
+    zeros: Ints
+    estimates: Floats
+    """C: keys per worker"""
+
+
+@dataclass
 class _Counts:
     """What is known of one window."""
 
@@ -68,15 +97,7 @@ class _Counts:
     """SH: who is next"""
     extremes: Floats
     """LM: min and max of L, min and max of C"""
-    table: NDArray[np.uint64] | None = None
-    counts: Ints | None = None
-    """C: keys per worker, exactly"""
-    used: int = 0
-    registers: NDArray[np.uint8] | None = None
-    sums: Floats | None = None
-    zeros: Ints | None = None
-    estimates: Floats | None = None
-    """C: keys per worker, estimated"""
+    cardinality: _Sets | _Sketches | None
 
 
 class Partitioner:
@@ -129,16 +150,21 @@ class Partitioner:
     @property
     def nbytes(self) -> int:
         """Memory of the cardinality structures of all open windows."""
-        arrays = [a for c in self._open.values() for a in (c.table, c.registers) if a is not None]
-        return sum(array.nbytes for array in arrays)
+        total = 0
+        for counts in self._open.values():
+            if isinstance(counts.cardinality, _Sets):
+                total += counts.cardinality.table.nbytes
+            elif counts.cardinality is not None:
+                total += counts.cardinality.registers.nbytes
+        return total
 
     def _counts(self, window: int) -> _Counts:
         found = self._open.get(window)
         if found is None:
             if self._strict and self._forgotten is not None and window <= self._forgotten:
                 raise OperatorError(
-                    f"rows of window {window} come after those of much later windows, and what was known of it has been "
-                    "forgotten to save memory: a key could be counted twice",
+                    f"rows of window {window} come after those of much later windows, and what was known of it has "
+                    "been forgotten to save memory: a key could be counted twice",
                     hint='sort the rows by time, or take partition="fld", which remembers nothing',
                 )
             found = self._open[window] = self._new(window)
@@ -153,46 +179,47 @@ class Partitioner:
 
     def _new(self, window: int) -> _Counts:
         v = self.workers
-        counts = _Counts(np.zeros(v, np.int64), (self._first + window) % v, np.zeros(4))
-        if self.partitioning.policy not in COUNTING_KEYS:
-            return counts
-        if self.partitioning.cardinality == "exact":
-            counts.table = np.zeros((FIRST_ROOM, 1 + -(-self.choices // 64)), np.uint64)
-            counts.counts = np.zeros(v, np.int64)
-        else:
-            counts.registers = np.zeros((v, REGISTERS), np.uint8)
-            counts.sums = np.full(v, float(REGISTERS))
-            counts.zeros = np.full(v, REGISTERS, np.int64)
-            counts.estimates = np.zeros(v)
-        return counts
+        cardinality: _Sets | _Sketches | None = None
+        if self.partitioning.policy in COUNTING_KEYS:
+            if self.partitioning.cardinality == "exact":
+                table = np.zeros((FIRST_ROOM, 1 + -(-self.choices // 64)), np.uint64)
+                cardinality = _Sets(table, np.zeros(v, np.int64))
+            else:
+                registers = np.zeros((v, REGISTERS), np.uint8)
+                sums, zeros = np.full(v, float(REGISTERS)), np.full(v, REGISTERS, np.int64)
+                cardinality = _Sketches(registers, sums, zeros, np.zeros(v))
+        return _Counts(np.zeros(v, np.int64), (self._first + window) % v, np.zeros(4), cardinality)
 
     def _assign(self, counts: _Counts, keys: Hashes, out: Workers) -> None:
         policy, balance = self.partitioning.policy, self.partitioning.balance
-        if policy == "sh":
-            counts.turn = assigning.in_turn(counts.turn, self.workers, out, counts.loads)
-        elif policy == "fld":
-            assigning.first_candidates(keys, self.workers, out, counts.loads)
-        elif policy == "heavy":
-            assigning.by_shared_table(keys, self._heavy.keys, self._heavy.workers, self.workers, out, counts.loads)
-        elif policy == "pk":
-            assigning.fewest_tuples(keys, self.choices, out, counts.loads)
-        elif counts.table is not None:
-            done = 0
-            while done < len(keys):
-                if policy in ("am", "cam"):
-                    done, counts.used, _ = assigning.assign_whole(
-                        policy == "am", keys, done, out, self.choices, counts.loads, counts.counts, counts.table,
-                        counts.used,
-                    )  # fmt: skip
-                else:
-                    done, counts.used, _ = assigning.assign_spread(
-                        policy == "cm", keys, done, out, self.choices, balance, counts.loads, counts.counts,
-                        counts.table, counts.used, counts.extremes,
-                    )  # fmt: skip
-                if done < len(keys):
-                    counts.table = assigning.grown(counts.table)
-        else:
+        loads, known = counts.loads, counts.cardinality
+        if isinstance(known, _Sets):
+            self._by_sets(known, counts, keys, out)
+        elif known is not None:
             assigning.assign_hll(
-                _KERNEL[policy], keys, out, self.choices, balance, counts.loads, counts.registers, counts.sums,
-                counts.zeros, counts.estimates, counts.extremes,
+                _KERNEL[policy], keys, out, self.choices, balance, loads, known.registers, known.sums, known.zeros,
+                known.estimates, counts.extremes,
             )  # fmt: skip
+        elif policy == "sh":
+            counts.turn = assigning.in_turn(counts.turn, self.workers, out, loads)
+        elif policy == "pk":
+            assigning.fewest_tuples(keys, self.choices, out, loads)
+        elif policy == "heavy":
+            assigning.by_shared_table(keys, self._heavy.keys, self._heavy.workers, self.workers, out, loads)
+        else:
+            assigning.first_candidates(keys, self.workers, out, loads)
+
+    def _by_sets(self, known: _Sets, counts: _Counts, keys: Hashes, out: Workers) -> None:
+        policy, balance, loads, done = self.partitioning.policy, self.partitioning.balance, counts.loads, 0
+        while done < len(keys):
+            if policy in ("am", "cam"):
+                done, known.used, _ = assigning.assign_whole(
+                    policy == "am", keys, done, out, self.choices, loads, known.counts, known.table, known.used
+                )
+            else:
+                done, known.used, _ = assigning.assign_spread(
+                    policy == "cm", keys, done, out, self.choices, balance, loads, known.counts, known.table,
+                    known.used, counts.extremes,
+                )  # fmt: skip
+            if done < len(keys):
+                known.table = assigning.grown(known.table)

@@ -78,6 +78,15 @@ class Partitioning:
             return f"{_NAMES[self.policy]}-{self.choices}{'-H' if self.cardinality == 'hll' else ''}"
         return {"sh": "SH-w", "fld": "FLD-1"}.get(self.policy, self.policy)
 
+    @classmethod
+    def of_label(cls, label: str) -> Partitioning:
+        """The other way round: so a ledger can keep the label."""
+        name, *rest = label.split("-")
+        policy = next(policy for policy, known in _NAMES.items() if known == name)
+        if policy not in WITH_CHOICES:
+            return cls(policy)
+        return cls(policy, int(rest[0]), "hll" if rest[-1] == "H" else "exact")
+
     def keeps_keys_whole(self, splitters: int | None) -> bool:
         """Whether all tuples of a key within a window reach one worker, so that nothing is left to aggregate.
 

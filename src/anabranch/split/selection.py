@@ -2,7 +2,7 @@
 
 | the aggregates | the keys | taken | why |
 |---|---|---|---|
-| Spark's own | any | none: Spark is left alone | it combines before the exchange: a task sends one row per key and pane |
+| Spark's own | any | none: Spark is left alone | it combines before the exchange: a task sends a row per key and pane |
 | in Python, no state that can travel | any | none | workers could only collect rows, and the result needs them all |
 | in Python | unknown yet | cAM | never far from the best; SH may be, if keys turn out to be many |
 | in Python | few, and about as many in each window | SH | even, and there is little to combine |

@@ -31,6 +31,7 @@ from pyspark import TaskContext
 
 from anabranch.errors import OperatorError
 from anabranch.io.blocks import micros_of, one_batch, pack_in_parts, payloads, referenced
+from anabranch.split.placed import Placed
 
 PACKED_SCHEMA = "worker int, grp int, edge int, part int, seq int, block binary"
 _PACKED = pa.schema(
@@ -64,6 +65,7 @@ class Census:
     late: int = 0
     bad: int = 0
     max_t: int | None = None
+    placed: Placed = field(default_factory=Placed)
 
     def see(self, max_t: Any) -> None:
         if max_t is not None:
@@ -140,6 +142,9 @@ class Route(ABC):
     def begun(self, part: int) -> Route:
         """The route of one splitter, which may keep counts of its own; `part` is the splitter's number."""
         return self
+
+    def ended(self, census: Census) -> None:  # noqa: B027  # most routes count nothing
+        """The splitter has read everything: the route may tell what it counted."""
 
     @abstractmethod
     def __call__(
@@ -310,6 +315,7 @@ class Splitter:
                 measures.emit_seconds += time.perf_counter() - split
                 yield blocks
             seq += 1
+        route.ended(census)
         yield self._marks(part, census, measures)
 
     def _split(
@@ -354,8 +360,9 @@ class Splitter:
         return _rows([(worker, group) for worker, group, _ in pieces], self.edge, part, seq, blocks)
 
     def _marks(self, part: int, census: Census, measures: _Measures) -> pa.RecordBatch:
-        mark = {"splitter": part, "edge": self.edge, **vars(census)}
-        short, full = json.dumps(mark).encode(), json.dumps({**mark, **vars(measures)}).encode()
+        mark = {"splitter": part, "edge": self.edge, **vars(census), "placed": None}
+        more = {**vars(measures), "placed": census.placed.as_json()}
+        short, full = json.dumps(mark).encode(), json.dumps({**mark, **more}).encode()
         blocks = [[pa.py_buffer(full if worker == 0 else short)] for worker in range(self.workers)]
         return _rows([(worker, MARK) for worker in range(self.workers)], self.edge, part, 0, blocks)
 

@@ -12,6 +12,7 @@ from 1: `count_first`, `count_last` and `is_closer` are their formulas, for row 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from anabranch.windows.spec import Window
@@ -85,3 +86,15 @@ def is_batch_closer(i: Ids, size: int, slide: int, batch: int) -> Ids:
     """Whether row i (from 1) closes a batch of B windows: it closes window j, and j mod B = 0."""
     # The closer of window j is row (j-1)s + w, so j mod B = 0 at every (Bs)-th row from the first batch's end on.
     return is_closer(i, size + (batch - 1) * slide, batch * slide)
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """For how long something is counted: tumbling windows of `size` from `origin`, on any axis."""
+
+    size: int
+    origin: int = 0
+
+    def of(self, places: Ids) -> Ids:
+        """The number of the window that each place is in."""
+        return pane_of(places, self.size, self.origin)

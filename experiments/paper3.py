@@ -1,0 +1,340 @@
+"""What the experiments of paper 3 share: queries, the critical path of a window, and wall times on Spark.
+
+The paper has a core for each of 8 to 32 workers. A small machine has not, and its wall times show the sum of all work
+more than the path through it. So both are told:
+
+- **wall time**: the query on Spark, on this machine, from rows in a file to the ten best groups.
+- **critical path**: as *if every worker had a core*. The library's own operators run one after the other in this
+  process, each on what it would get, and the CPU time of each is taken: the slowest worker's evaluation, then the
+  aggregation. In between nothing travels.
+
+      Splitter ─┬▶ PartialEvaluation of worker 1 ─┬▶ Aggregation        path = max(evaluation) + aggregation
+                └▶ PartialEvaluation of worker V ─┘
+
+Aggregation is done by *one* worker, as in the paper's equation (2), where keys are split. (`by_key` is what the plan on
+Spark does: states are exchanged by key, and all workers aggregate.) Where keys are whole, each worker aggregates its own.
+Time to partition is not in it, as in the paper, and told apart (`paper3_figure13.py`).
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from common import OUT
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+import anabranch as ab
+from anabranch.bench.partitioner_runs import (
+    FLD, HEAVY, WORKERS, Question, label_of, latencies, write_windows,
+)  # fmt: skip
+from anabranch.bench.windows import ResultsDifferError
+from anabranch.bench.workloads import Workload, shared_data, workload
+from anabranch.operators.partial import Aggregation, PartialEvaluation
+from anabranch.operators.parts import Evaluate, StateFold
+from anabranch.operators.sliding import FIRST, LAST, PANE, ROWS, SPEC
+from anabranch.operators.windowed import WindowSettings
+from anabranch.split.hashing import hash_keys
+from anabranch.split.keys import KeyRoute, Stretch
+from anabranch.split.partitioner import HeavyKeys
+from anabranch.split.partitioning import Partitioning
+from anabranch.split.splitter import OpenGate, RowReader, Splitter
+from anabranch.windows import Panes, Window
+
+# Spark's workers do not have this folder on their path: what they need of it travels.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+DATA = OUT / "paper3"
+BATCH_ROWS = 10_000
+"""of the batches that Spark hands to Python"""
+STATE = pa.list_(pa.int64())
+
+
+# --- what is asked --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class InPython:
+    """An aggregate in Python, whose state is a list of whole numbers; `plain` is the same in Spark's words."""
+
+    columns: tuple[str, ...]
+    init: Callable[[], Any]
+    incr: Callable[..., Any]
+    merge: Callable[[Any, Any], Any]
+    final: Callable[[Any], Any]
+    plain: Callable[[], Any]
+
+    def aggregate(self) -> ab.Aggregate:
+        kind = "array<bigint>"
+        return ab.user_aggregate(
+            *self.columns, init=self.init, incr=self.incr, merge=self.merge, final=self.final, returns=kind, state=kind
+        )
+
+
+def _counted(state: list[int], value: int) -> list[int]:
+    state[0] += 1
+    state[1] += value
+    return state
+
+
+def count_and_sum(column: str) -> InPython:
+    return InPython(
+        (column,),
+        init=lambda: [0, 0],
+        incr=_counted,
+        merge=lambda a, b: [a[0] + b[0], a[1] + b[1]],
+        final=lambda state: state,
+        plain=lambda: F.array(F.count(F.lit(1)), F.sum(column)),
+    )
+
+
+def _fares(state: list[int], cell: int, paid: int) -> list[int]:
+    state += (cell, paid)
+    return state
+
+
+def fares_by_cell() -> InPython:
+    """DEBS Q2, first index: what was paid for trips from each cell. The result is how many, and how much."""
+    return InPython(
+        ("pickup_cell", "paid"),
+        init=list,
+        incr=_fares,
+        merge=lambda a, b: a + b,
+        final=lambda state: [len(state) // 2, sum(state[1::2])],
+        plain=lambda: F.array(F.count(F.lit(1)), F.sum("paid")),
+    )
+
+
+def last_cell() -> InPython:
+    """DEBS Q2, second index: where the taxi was seen last. Of two at the same time, the greater cell."""
+    return InPython(
+        ("at", "dropoff_cell"),
+        init=lambda: [-1, -1],
+        incr=lambda state, at, cell: max(state, [at, cell]),
+        merge=max,
+        final=lambda state: state[1:],
+        plain=lambda: F.array(F.max(F.struct("at", F.col("dropoff_cell").cast("bigint").alias("cell")))["cell"]),
+    )
+
+
+@dataclass(frozen=True)
+class Task:
+    """A workload and what is computed of each group."""
+
+    rows: Workload
+    aggregates: Mapping[str, InPython]
+
+    def question(self) -> Question:
+        asked = {name: each.aggregate() for name, each in self.aggregates.items()}
+        plain = {name: each.plain() for name, each in self.aggregates.items()}
+        return Question(self.rows.name, self.rows.keys, asked, plain)
+
+
+def task(name: str, *, scale: float = 1.0) -> Task:
+    """The query of the paper on this workload."""
+    found = workload(name, DATA, scale=scale, shared=shared_data())
+    if name != "debs-q2":
+        return Task(found, {"total": count_and_sum(found.values[-1])})
+    table = found.table.append_column("at", found.table["t"])
+    return Task(
+        Workload(**{**vars(found), "table": table}), {"fares": fares_by_cell(), "last": last_cell()}
+    )
+
+
+# --- the critical path ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Path_:
+    """CPU seconds of the stages of one window."""
+
+    partition: float
+    evaluate: float
+    """of the slowest worker"""
+    aggregate: float
+    """of one worker that combines everything; where keys are whole, of the slowest worker"""
+    by_key: float
+    """of the slowest of all workers, each with its share of the keys"""
+
+    @property
+    def seconds(self) -> float:
+        return self.evaluate + self.aggregate
+
+    @property
+    def aggregation_share(self) -> float:
+        return self.aggregate / self.seconds
+
+
+class Stages:
+    """The operators of a task, for one window of it."""
+
+    def __init__(self, work: Task, rows: pa.Table) -> None:
+        t = rows["t"].to_numpy()
+        size = int(t[-1] - t[0]) + 1
+        self.keys = tuple(f"__ab_k{i}" for i in range(len(work.rows.keys)))
+        self.hashes = hash_keys([rows[key] for key in work.rows.keys])
+        every = list(work.aggregates.values())
+        inputs = tuple(tuple(f"__ab_i{i}_{j}" for j in range(len(a.columns))) for i, a in enumerate(every))
+        columns = {plain: rows[key] for plain, key in zip(self.keys, work.rows.keys, strict=True)}
+        columns |= {"__t": rows["t"], "__ab_hash": pa.array(self.hashes), PANE: pa.array(np.zeros(len(t), np.int64))}
+        for names, each in zip(inputs, every, strict=True):
+            columns |= {name: rows[column] for name, column in zip(names, each.columns, strict=True)}
+        self.rows = pa.table(columns)
+        self.travelling = tuple(name for name in self.rows.schema.names if name != "__ab_hash")
+        self.stretch = Stretch(size, int(t[0]))
+        states = [(f"__ab_s{i}", STATE) for i in range(len(every))]
+        fields = [(key, self.rows.schema.field(key).type) for key in self.keys]
+        schema = pa.schema([*fields, (PANE, pa.int64()), (ROWS, pa.int64()), *states])
+        evaluate = tuple(Evaluate(a.init, a.incr, STATE) for a in every)
+        self.evaluation = PartialEvaluation(self.keys, "__t", inputs, evaluate, schema)
+        panes = Panes((Window.of_time(size, None, int(t[0])),))
+        names = (*self.keys, SPEC, FIRST, LAST, ROWS, *(name for name, _ in states))
+        folds = tuple(StateFold(a.merge, a.final, STATE) for a in every)
+        self.aggregation = Aggregation(WindowSettings(panes.in_panes(), size, int(t[0]), folds, self.keys, names))
+
+    def run(self, how: Partitioning, workers: int, heavy: HeavyKeys | None = None) -> tuple[Path_, pa.Table]:
+        """One window through all stages; the result sorted by key."""
+        route = KeyRoute(how, hashed="__ab_hash", time="__t", stretch=self.stretch, heavy=heavy or HeavyKeys())
+        splitter = Splitter(
+            0, RowReader(), OpenGate(), route, tuple(range(workers)), workers, columns=self.travelling
+        )  # fmt: skip
+        partition, packed = _timed(lambda: list(splitter(iter(self.rows.to_batches(max_chunksize=BATCH_ROWS)))))
+        blocks = pa.Table.from_batches(packed)
+        to = blocks["worker"].to_numpy()
+        evaluated: list[tuple[float, list[pa.RecordBatch]]] = []
+        for worker in range(workers):
+            mine = blocks.filter(pa.array(to == worker)).combine_chunks().to_batches()
+            evaluated.append(_timed(lambda mine=mine: list(self.evaluation(iter(mine)))))
+        evaluate = max(seconds for seconds, _ in evaluated)
+        if how.keeps_keys_whole(1):
+            done = [_timed(lambda states=states: list(self.aggregation(iter(states)))) for _, states in evaluated]
+            both = max(a + b for (a, _), (b, _) in zip(evaluated, done, strict=True))
+            return Path_(partition, evaluate, both - evaluate, both - evaluate), self._sorted(done)
+        states = [batch for _, batches in evaluated for batch in batches]
+        one, _ = gathered = _timed(lambda: list(self.aggregation(iter(states))))
+        return Path_(partition, evaluate, one, self._by_key(states, workers)), self._sorted([gathered])
+
+    def _by_key(self, states: list[pa.RecordBatch], workers: int) -> float:
+        together = pa.Table.from_batches(states)
+        to = hash_keys([together[key] for key in self.keys]).view(np.uint64) % np.uint64(workers)
+        shares = (together.filter(pa.array(to == worker)).to_batches() for worker in range(workers))
+        return max(_timed(lambda share=share: list(self.aggregation(iter(share))))[0] for share in shares)
+
+    def _sorted(self, done: Sequence[tuple[float, list[pa.RecordBatch]]]) -> pa.Table:
+        result = pa.Table.from_batches([batch for _, batches in done for batch in batches])
+        return result.sort_by([(key, "ascending") for key in self.keys]).combine_chunks()
+
+
+def _timed(run: Callable[[], Any]) -> tuple[float, Any]:
+    began = time.process_time()
+    result = run()
+    return time.process_time() - began, result
+
+
+def paths(
+    work: Task, policies: Sequence[Partitioning], *, workers: Sequence[int] = WORKERS, windows: int, repeats: int
+) -> dict[tuple[str, int], list[Path_]]:
+    """By policy and workers: the critical path of each window, of each stage the best of several repeats.
+
+    All policies must give the same result, or a comparison would mean nothing.
+    """
+    gc.collect()
+    gc.freeze()
+    found: dict[tuple[str, int], list[Path_]] = {(how.label, v): [] for v in workers for how in policies}
+    for number, rows in enumerate(work.rows.windows(windows)):
+        stages = Stages(work, rows)
+        right = stages.run(FLD, 1)[1]
+        for v in workers:
+            for how in policies:
+                runs = [stages.run(how, v) for _ in range(repeats)]
+                if not all(result.equals(right) for _, result in runs):
+                    raise ResultsDifferError(
+                        f"{work.rows.name}, window {number}: {how.label} over {v} workers is wrong",
+                        hint="this is a bug: please report it",
+                    )
+                names = ("partition", "evaluate", "aggregate", "by_key")
+                best = Path_(*(min(getattr(path, name) for path, _ in runs) for name in names))
+                found[how.label, v].append(best)
+    return found
+
+
+# --- wall time ------------------------------------------------------------------------------------------------------
+
+
+def walls(
+    spark: SparkSession,
+    work: Task,
+    policies: Sequence[Partitioning],
+    *,
+    workers: Sequence[int] = WORKERS,
+    windows: int,
+    repeats: int,
+) -> dict[tuple[str, int], list[float]]:
+    """By policy and workers: seconds of each window on Spark."""
+    files = write_windows(work.rows, windows, DATA / "windows")
+    found: dict[tuple[str, int], list[float]] = {}
+    for v in workers:
+        took = latencies(spark, files, work.question(), policies, workers=v, repeats=repeats)
+        found |= {(label, v): seconds for label, seconds in took.items()}
+    return found
+
+
+# --- how it is told -------------------------------------------------------------------------------------------------
+
+
+def mean(values: Sequence[float]) -> float:
+    return float(np.mean(values))
+
+
+def last_percent(values: Sequence[float]) -> float:
+    return float(np.percentile(values, 99))
+
+
+def means(found: Mapping[tuple[str, int], Sequence[Path_]], name: str = "seconds") -> dict[tuple[str, int], float]:
+    """The mean over the windows of one number of the paths."""
+    return {which: mean([getattr(path, name) for path in each]) for which, each in found.items()}
+
+
+def print_table(title: str, columns: Sequence[str], rows: Iterator[Sequence[object]] | Sequence[Sequence[object]]) -> None:
+    print(title)
+    told = [columns, *([_said(value) for value in row] for row in rows)]
+    widths = [max(len(str(row[i])) for row in told) for i in range(len(columns))]
+    for row in told:
+        first, *rest = (str(value) for value in row)
+        print("  " + first.ljust(widths[0]), *(value.rjust(width) for value, width in zip(rest, widths[1:], strict=True)))
+    print(flush=True)
+
+
+def _said(value: object) -> str:
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+def by_workers(values: Mapping[tuple[str, int], float], label: str) -> list[float]:
+    return [value for (name, _), value in values.items() if name == label]
+
+
+def keyed(values: Mapping[tuple[str, int], Any]) -> dict[str, list[Any]]:
+    """For JSON: a list over the numbers of workers, by policy."""
+    return {name: [v for (other, _), v in values.items() if other == name] for name, _ in values}
+
+
+def bars(axes: Any, values: Mapping[tuple[str, int], float], workers: Sequence[int]) -> None:
+    """A group of bars for each policy, a bar for each number of workers."""
+    names = list(keyed(values))
+    width = 0.8 / len(workers)
+    for i, v in enumerate(workers):
+        axes.bar(np.arange(len(names)) + i * width, [values[name, v] for name in names], width, label=f"{v} workers")
+    axes.set_xticks(np.arange(len(names)) + 0.4 - width / 2, names, rotation=60)
+    axes.grid(alpha=0.3, axis="y")
+    axes.legend()

@@ -1,0 +1,605 @@
+"""The result of a query never depends on which worker gets which key: every policy against a slow evaluation."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from functools import reduce
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import anabranch as ab
+from anabranch.errors import AnabranchError, InvalidArgumentError
+from anabranch.split.partitioning import COUNTING_KEYS, POLICIES
+from anabranch.windows import Window
+from tests.oracles import aggregates as oracle
+from tests.oracles.aggregates import Oracle, Result, Row, canonical, evaluate, order, same
+
+nan = math.nan
+Aggregates = Mapping[str, tuple[ab.Aggregate, Oracle]]
+"""name -> the aggregate, and what it should give"""
+
+EXACT = [{"partition": policy} for policy in POLICIES]
+ESTIMATED = [{"partition": policy, "cardinality": "hll"} for policy in sorted(COUNTING_KEYS)]
+ONE_SPLITTER = [{"partition": policy, "splitters": 1} for policy in ("am", "cam", "sh", "lm")]
+EVERY = [*EXACT, *ESTIMATED, *ONE_SPLITTER]
+FEW = [{}, *({"partition": policy} for policy in ("sh", "fld", "cm")), {"partition": "cam", "splitters": 1}]
+"""Auto, and one of each kind: keys split, whole by their hash, whole by affinity."""
+
+
+# --- aggregates, with what they should give ---
+
+
+def added(state: int, value: int | None) -> int:
+    return state + (value or 0)
+
+
+def merged(a: int, b: int) -> int:
+    return a + b
+
+
+def append(state: list[Any], value: Any) -> list[Any]:
+    state.append(value)
+    return state
+
+
+def extend(a: list[Any], b: list[Any]) -> list[Any]:
+    """Changes its first argument, and returns its second where the first is empty."""
+    if not a:
+        return b
+    a.extend(b)
+    return a
+
+
+def median(state: list[Any]) -> Any:
+    known = sorted(value for value in state if value is not None)
+    return known[len(known) // 2] if known else None
+
+
+def count_and_max(state: list[int | None], value: int | None) -> list[int | None]:
+    state[0] += 1  # type: ignore[operator]
+    state[1] = max((v for v in (state[1], value) if v is not None), default=None)
+    return state
+
+
+def merge_count_and_max(a: list[int | None], b: list[int | None]) -> list[int | None]:
+    a[0] += b[0]  # type: ignore[operator]
+    a[1] = max((v for v in (a[1], b[1]) if v is not None), default=None)
+    return a
+
+
+def zero_and_none() -> list[int | None]:
+    return [0, None]
+
+
+def as_it_is(state: Any) -> Any:
+    return state
+
+
+def spelled(state: list[Any]) -> str:
+    return " ".join(map(str, state))
+
+
+def longest(state: dict[str, Any], text: str | None, number: int | None) -> dict[str, Any]:
+    size = len(text or "")
+    return {"n": state["n"] + 1, "size": max(state["size"], size), "odd": state["odd"] or bool((number or 0) % 2)}
+
+
+def merge_longest(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
+    return {"n": a["n"] + b["n"], "size": max(a["size"], b["size"]), "odd": a["odd"] or b["odd"]}
+
+
+def nothing_long() -> dict[str, Any]:
+    return {"n": 0, "size": 0, "odd": False}
+
+
+def told(state: dict[str, Any]) -> str:
+    return f"{state['n']} {state['size']} {state['odd']}"
+
+
+def user(
+    *columns: str, init: Any, incr: Any, final: Any, returns: str, **more: Any
+) -> tuple[ab.Aggregate, Oracle]:
+    made = ab.user_aggregate(*columns, init=init, incr=incr, final=final, returns=returns, **more)
+    return made, oracle.user(columns, "t", init, incr, final)
+
+
+MEDIAN = {"init": list, "incr": append, "final": median, "returns": "bigint"}
+IN_PARTS: Aggregates = {
+    "total": user("v", init=int, incr=added, merge=merged, final=as_it_is, returns="bigint", state="bigint"),
+    "median": user("v", **MEDIAN, merge=extend, state="array<bigint>"),
+    "most": user(
+        "v", init=zero_and_none, incr=count_and_max, merge=merge_count_and_max, final=as_it_is,
+        returns="array<bigint>", state="array<bigint>",
+    ),
+    "longest": user(
+        "s", "v", init=nothing_long, incr=longest, merge=merge_longest, final=told, returns="string",
+        state="struct<n: bigint, size: int, odd: boolean>",
+    ),
+}  # fmt: skip
+NATIVE: Aggregates = {
+    "rows": (ab.count(), oracle.count()),
+    "sum": (ab.sum("v"), oracle.sum_("v")),
+    "least": (ab.min("s"), oracle.min_("s")),
+    "distinct": (ab.count_distinct("v"), oracle.count_distinct("v")),
+    "last": (ab.last("v"), oracle.last("v", "t")),
+    "top": (ab.top_k("s", 2), oracle.top_k("s", 2)),
+    "quantile": (ab.quantile("v", 0.5), oracle.quantile("v", 0.5)),
+    "stddev": (ab.stddev("v"), oracle.stddev("v")),
+    "collect": (ab.collect("s"), oracle.collect("s", "t")),
+}
+# Without a type for its state, rows come in the order of time: it may tell the order.
+IN_ORDER: Aggregates = {"spelled": user("v", init=list, incr=append, merge=extend, final=spelled, returns="string")}
+KINDS: dict[str, Aggregates] = {
+    "in parts": IN_PARTS,
+    "Spark's": NATIVE,
+    "both": {"total": IN_PARTS["total"], "median": IN_PARTS["median"], "last": NATIVE["last"], "sum": NATIVE["sum"]},
+    "in order": IN_ORDER,
+}
+APPROXIMATE = {"stddev"}
+"""Its last digits depend on the order of the rows."""
+
+
+# --- from rows to results ---
+
+
+def frame_of(spark: SparkSession, rows: Sequence[Row], **types: str) -> DataFrame:
+    """The rows with a time `t` in microseconds, in as many partitions as the session has cores."""
+    kinds = {"t": "bigint", **types}
+    values = [tuple(row[name] for name in kinds) for row in rows]
+    return spark.createDataFrame(values, ", ".join(f"`{name}` {kind}" for name, kind in kinds.items()))
+
+
+def rows_of(n: int, keys: int, span: int, seed: int = 3) -> list[dict[str, Any]]:
+    """Rows at times around 0, in no order; one key has a third of them, and each column nulls."""
+    rng = random.Random(seed)
+
+    def row() -> dict[str, Any]:
+        key = 0 if rng.random() < 0.3 else rng.randrange(keys)
+        return {
+            "t": None if rng.random() < 0.02 else rng.randrange(-span, span),
+            "k": None if key == 1 else f"key {key}",
+            "v": None if rng.random() < 0.1 else rng.randrange(-50, 50),
+            "s": rng.choice([None, "", "a", "ab", "é", "Z"]),
+        }
+
+    return [row() for _ in range(n)]
+
+
+TYPES = {"k": "string", "v": "bigint", "s": "string"}
+Cut = Callable[[ab.Stream], ab.Windowed]
+
+
+def collected(frames: Mapping[str, DataFrame], keys: Sequence[str]) -> dict[str, Result]:
+    """The results of several DataFrames in one Spark job. No window may come twice."""
+    parts = [frame.select(F.lit(label).alias("label"), "*") for label, frame in frames.items()]
+    kinds = [[(f.name, f.dataType.simpleString()) for f in part.schema] for part in parts]
+    assert all(kind == kinds[0] for kind in kinds), "the policies differ in their types"
+    results: dict[str, Result] = {label: {} for label in frames}
+    for row in reduce(DataFrame.unionAll, parts).collect():
+        values = row.asDict()
+        label, (start, end) = values.pop("label"), values.pop("window")
+        values.pop("window_spec", None)
+        place = (*(canonical(values.pop(key)) for key in keys), start, end)
+        assert place not in results[label], f"{label} has the window {place} twice"
+        results[label][place] = values
+    return results
+
+
+def assert_same(found: Result, expected: Result, of: str) -> None:
+    assert sorted(found, key=repr) == sorted(expected, key=repr), of
+    for place, values in expected.items():
+        for name, value in values.items():
+            digits = 9 if name in APPROXIMATE else None
+            assert same(found[place][name], value, digits), (of, place, name, found[place][name], value)
+
+
+def named(policies: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    return {" ".join(map(str, policy.values())) or "auto": policy for policy in policies}
+
+
+def check(
+    source: DataFrame,
+    rows: Sequence[Row],
+    cut: Cut,
+    aggregates: Aggregates,
+    policies: Sequence[Mapping[str, Any]],
+    *,
+    keys: Sequence[str] = ("k",),
+    windows: Sequence[Window],
+    per_key: bool = True,
+    **common: Any,
+) -> Result:
+    """All policies, in one Spark job, against the oracle."""
+    windowed = cut(ab.stream(source, time="t"))
+    ours = {name: each for name, (each, _) in aggregates.items()}
+    columns = [F.col(f"`{key}`") for key in keys]
+    frames = {
+        label: windowed.by(*columns, **{"workers": 3, **common, **policy}).agg(**ours).to_df()
+        for label, policy in named(policies).items()
+    }
+    plain = [{**row, **{key: canonical(row[key]) for key in keys}} for row in rows]
+    oracles = {name: each for name, (_, each) in aggregates.items()}
+    expected = evaluate(plain, windows, oracles, time="t", keys=keys, per_key=per_key)
+    for label, found in collected(frames, keys).items():
+        assert_same(found, expected, label)
+    return expected
+
+
+def sliding(size: int, slide: int, origin: int = 0) -> tuple[Cut, list[Window]]:
+    return lambda s: s.window(size=size, slide=slide, origin=origin), [Window(size, slide, origin)]
+
+
+def check_sliding(
+    source: DataFrame, rows: Sequence[Row], window: tuple[int, int, int], *rest: Any, **more: Any
+) -> Result:
+    cut, windows = sliding(*window)
+    return check(source, rows, cut, *rest, windows=windows, **more)
+
+
+@pytest.fixture(scope="module")
+def quick(spark: SparkSession) -> Any:
+    """Plans that are run once over a few rows: compiling them would take longer than all the rest."""
+    changed = {
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.adaptive.enabled": "false",
+    }
+    before = {name: spark.conf.get(name) for name in changed}
+    for name, value in changed.items():
+        spark.conf.set(name, value)
+    yield spark
+    for name, value in before.items():
+        spark.conf.set(name, value)
+
+
+# --- every policy ---
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("window", [(40, 40, 0), (35, 14, 3)], ids=["tumbling", "sliding"])
+def test_every_policy(quick: SparkSession, kind: str, window: tuple[int, int, int]) -> None:
+    """Tumbling windows, where affinity keeps keys whole; and a slide that does not divide the size."""
+    rows = rows_of(250, keys=12, span=120)
+    source = frame_of(quick, rows, **TYPES)
+    check_sliding(source, rows, window, KINDS[kind], EVERY if kind == "in parts" else [*EXACT, *ONE_SPLITTER[:2]])
+
+
+def test_with_adaptive_execution(spark: SparkSession) -> None:
+    """As users run it: Spark may join small partitions, and must not join or split those of workers."""
+    rows = rows_of(250, keys=12, span=120)
+    source = frame_of(spark, rows, **TYPES)
+    for aggregates in (IN_PARTS, NATIVE):
+        check_sliding(source, rows, (35, 14, 0), aggregates, FEW)
+
+
+@pytest.mark.parametrize("workers, choices", [(1, 1), (1, 2), (2, 5), (9, 2), (9, 9)])
+def test_any_number_of_workers_and_choices(quick: SparkSession, workers: int, choices: int) -> None:
+    """Also more workers than keys, and more choices than workers."""
+    rows = rows_of(120, keys=4, span=60)
+    policies = [{"partition": "pk"}, {"partition": "lm"}, {"partition": "cam", "cardinality": "hll"}, ONE_SPLITTER[1]]
+    source = frame_of(quick, rows, **TYPES)
+    check_sliding(source, rows, (30, 30, 0), IN_PARTS, policies, workers=workers, choices=choices)
+
+
+def test_several_windows(quick: SparkSession) -> None:
+    rows = rows_of(150, keys=6, span=80)
+    source, pairs = frame_of(quick, rows, **TYPES), [(30, 10), (12, 12), (7, 3)]
+    windows = [Window(size, slide, 5) for size, slide in pairs]
+    for aggregates in (IN_PARTS, {name: NATIVE[name] for name in ("rows", "last", "distinct")}):
+        check(source, rows, lambda s: s.windows(*pairs, origin=5), aggregates, FEW, windows=windows)
+
+
+@pytest.mark.parametrize("per_key", [True, False], ids=["per key", "over all keys"])
+@pytest.mark.parametrize("rows_and_slide", [(4, 4), (5, 2)], ids=["tumbling", "sliding"])
+def test_count_windows(quick: SparkSession, per_key: bool, rows_and_slide: tuple[int, int]) -> None:
+    rows = rows_of(100, keys=4, span=20)  # many at the same time
+    size, slide = rows_and_slide
+    source = frame_of(quick, rows, **TYPES)
+    for aggregates in (IN_PARTS, KINDS["both"]):
+        check(
+            source, rows, lambda s: s.window(rows=size, slide_rows=slide, per_key=per_key), aggregates,
+            [{"partition": "sh"}, {"partition": "fld"}, {"partition": "cam", "splitters": 1}],
+            windows=[Window.of_rows(size, slide)], per_key=per_key,
+        )  # fmt: skip
+
+
+# --- keys ---
+
+DAY = dt.date(1969, 12, 31)
+COMPOSITE = {"k s": "string", "a.b": "int", "d": "date", "n": "decimal(20,2)"}
+
+
+def test_composite_keys_with_nulls_and_names_that_need_quotes(quick: SparkSession) -> None:
+    """(null, 'a') is not ('a', null); a decimal of 20 digits is hashed as bytes."""
+    rng = random.Random(5)
+    values = {
+        "k s": [None, "", "a", "é"], "a.b": [None, 0, -1], "d": [None, DAY, dt.date(2024, 2, 29)],
+        "n": [None, Decimal("0.00"), Decimal("-123456789012345678.90")],
+    }  # fmt: skip
+    rows = [
+        {"t": rng.randrange(-30, 30), **{name: rng.choice(kinds) for name, kinds in values.items()}, "v": i, "s": "x"}
+        for i in range(200)
+    ]
+    source = frame_of(quick, rows, **COMPOSITE, v="bigint", s="string")
+    for aggregates in (IN_PARTS, {"sum": NATIVE["sum"]}):
+        check_sliding(source, rows, (20, 10, 0), aggregates, FEW, keys=tuple(COMPOSITE))
+
+
+@pytest.mark.parametrize("kind", ["double", "float"])
+def test_zeros_are_one_key_and_so_are_nans(quick: SparkSession, kind: str) -> None:
+    keys = [0.0, -0.0, nan, -nan, None, 1.5, math.inf]
+    rows = [{"t": i // 7 - 10, "k": keys[i % 7], "v": i, "s": "x"} for i in range(140)]
+    source = frame_of(quick, rows, k=kind, v="bigint", s="string")
+    for aggregates in (IN_PARTS, {"rows": NATIVE["rows"], "sum": NATIVE["sum"]}):
+        found = check_sliding(source, rows, (10, 5, 0), aggregates, FEW)
+        assert {place[0] for place in found} == {0.0, "NaN", None, 1.5, math.inf}
+
+
+TYPED_KEYS: dict[str, tuple[str, list[Any]]] = {
+    "boolean": ("boolean", [True, False, None]),
+    "tinyint": ("tinyint", [-128, 127, None]),
+    "binary": ("binary", [b"", b"\x00\xff", None]),
+    "short decimal": ("decimal(5,1)", [Decimal("-1.5"), Decimal("1.0"), None]),
+    "interval": ("interval day to second", [dt.timedelta(microseconds=-1), dt.timedelta(3), None]),
+    "void": ("void", [None, None, None]),
+}
+
+
+@pytest.mark.parametrize("name", TYPED_KEYS)
+def test_keys_of_every_type(quick: SparkSession, name: str) -> None:
+    kind, values = TYPED_KEYS[name]
+    rows = [{"t": i % 9, "k": values[i % 3], "v": i, "s": "x"} for i in range(45)]
+    plain = [{**row, "k": bytes(row["k"]) if isinstance(row["k"], bytes) else row["k"]} for row in rows]
+    source = frame_of(quick, rows, k=kind, v="bigint", s="string")
+    policies = [{"partition": "sh"}, {"partition": "fld"}]
+    check_sliding(source, plain, (6, 3, 0), {"total": IN_PARTS["total"]}, policies)
+
+
+def test_one_key_and_every_key_once(quick: SparkSession) -> None:
+    one = [{"t": i, "k": "only", "v": i, "s": "x"} for i in range(-60, 60)]
+    once = [{"t": i % 40, "k": f"{i}", "v": i, "s": "x"} for i in range(120)]
+    for rows in (one, once):
+        check_sliding(frame_of(quick, rows, **TYPES), rows, (20, 10, 0), IN_PARTS, FEW)
+
+
+def test_no_rows(quick: SparkSession) -> None:
+    """An empty DataFrame, and one whose rows have no time: no windows, and the same columns."""
+    timeless = [{"t": None, "k": "a", "v": 1, "s": "x"}] * 3
+    for rows in ([], timeless):
+        source = frame_of(quick, rows, **TYPES)
+        for aggregates in (IN_PARTS, NATIVE):
+            assert check_sliding(source, rows, (20, 10, 0), aggregates, FEW) == {}
+
+
+def test_a_key_that_is_an_expression(quick: SparkSession) -> None:
+    rows = rows_of(100, keys=8, span=40)
+    source = frame_of(quick, rows, **TYPES)
+    key = (F.col("v") % 3).alias("third")
+    queries = {
+        label: ab.stream(source, time="t").window(size=20).by(key, workers=2, **policy).agg(rows=ab.count()).to_df()
+        for label, policy in named(FEW).items()
+    }
+    rows = [{**row, "third": None if row["v"] is None else int(math.fmod(row["v"], 3))} for row in rows]
+    expected = evaluate(rows, [Window(20, 20)], {"rows": oracle.count()}, time="t", keys=["third"])
+    for label, found in collected(queries, ["third"]).items():
+        assert_same(found, expected, label)
+
+
+# --- times ---
+
+
+@pytest.mark.parametrize("kind", ["timestamp", "timestamp_ntz", "int"])
+def test_every_type_of_time(quick: SparkSession, kind: str) -> None:
+    """Times before 1970 too; an int is in seconds."""
+    second = 1_000_000
+    rows = [{**row, "t": None if row["t"] is None else row["t"] * second} for row in rows_of(100, keys=5, span=30)]
+    wide = frame_of(quick, rows, **TYPES)
+    at = F.timestamp_micros("t")
+    times = {"timestamp": at, "timestamp_ntz": at.cast("timestamp_ntz"), "int": (F.col("t") / second).cast("int")}
+    source = wide.withColumn("t", times[kind])
+    names = [name for name in NATIVE if name not in ("last", "collect")]
+    for aggregates in (IN_PARTS, {name: NATIVE[name] for name in names}):
+        windowed = ab.stream(source, time="t").window(size="20 s", slide="8 s")
+        ours = {name: each for name, (each, _) in aggregates.items()}
+        queries = {
+            label: windowed.by("k", workers=3, **policy).agg(**ours).to_df() for label, policy in named(FEW).items()
+        }
+        edges = {"timestamp": F.unix_micros, "int": lambda edge: edge.cast("bigint") * second}
+        edge = edges.get(kind, lambda edge: F.unix_micros(edge.cast("timestamp")))
+        start, end = (edge(F.col("window")[name]) for name in ("start", "end"))
+        plain = {label: query.withColumn("window", F.struct(start, end)) for label, query in queries.items()}
+        oracles = {name: each for name, (_, each) in aggregates.items()}
+        small = [{**row, "t": None if row["t"] is None else row["t"] // second} for row in rows]
+        expected = {
+            (*key, start * second, end * second): values
+            for (*key, start, end), values in evaluate(small, [Window(20, 8)], oracles, time="t", keys=["k"]).items()
+        }
+        for label, found in collected(plain, ["k"]).items():
+            assert_same(found, expected, label)
+
+
+def test_one_splitter_may_read_many_windows_in_any_order(quick: SparkSession) -> None:
+    """Far more than the windows that a splitter keeps where keys may be split: here it keeps all."""
+    rng = random.Random(9)
+    rows = [{"t": rng.randrange(-300, 300), "k": f"{rng.randrange(20)}", "v": i, "s": "x"} for i in range(1_200)]
+    source = frame_of(quick, rows, **TYPES)
+    for aggregates in (IN_PARTS, {"rows": NATIVE["rows"], "sum": NATIVE["sum"]}):
+        check_sliding(source, rows, (4, 4, 1), aggregates, [{"partition": "am"}, {"partition": "cam"}], splitters=1)
+
+
+def test_windows_after_windows(quick: SparkSession) -> None:
+    """The results of a partitioned aggregate as the stream of another."""
+    rows = rows_of(150, keys=8, span=60)
+    source = frame_of(quick, rows, **TYPES)
+    total, _ = IN_PARTS["total"]
+    queries = {}
+    for label, policy in named(FEW).items():
+        first = ab.stream(source, time="t").window(size=10).by("k", workers=3, **policy).agg(total=total)
+        most = ab.user_aggregate(
+            "total", init=list, incr=append, merge=extend, final=median, returns="bigint", state="array<bigint>"
+        )
+        second = first.window(size=40, slide=20).by("k", workers=2, **policy).agg(middle=most, n=ab.count())
+        queries[label] = second.to_df()
+    results = collected(queries, ["k"])
+    inner = evaluate(rows, [Window(10, 10)], {"total": IN_PARTS["total"][1]}, time="t", keys=["k"])
+    totals = [{"t": end - 1, "k": key, "total": values["total"]} for (key, _, end), values in inner.items()]
+    middle = {"middle": oracle.user(["total"], "t", list, append, median), "n": oracle.count()}
+    expected = evaluate(totals, [Window(40, 20)], middle, time="t", keys=["k"])
+    for label, found in results.items():
+        assert_same(found, expected, label)
+
+
+# --- the property ---
+
+moments = st.one_of(st.none(), st.integers(-60, 60), st.integers(-60, 60), st.integers(-3, 3))
+drawn_rows = st.fixed_dictionaries(
+    {
+        "t": moments,
+        "k": st.sampled_from([None, "a", "b", "", "c"]),
+        "k2": st.sampled_from([None, 1, 2]),
+        "v": st.one_of(st.none(), st.integers(-3, 3), st.integers(-(2**40), 2**40)),
+        "s": st.sampled_from([None, "", "a", "ab", "é", "Z"]),
+    }
+)
+
+
+@st.composite
+def drawn_windows(draw: st.DrawFn) -> list[Window]:
+    origin = draw(st.sampled_from([0, 0, 7, -13, 1_000]))
+    pairs = st.integers(1, 40).flatmap(lambda size: st.tuples(st.just(size), st.integers(1, size) | st.just(size)))
+    found = draw(st.lists(pairs, min_size=1, max_size=2, unique=True))
+    return [Window(size, slide, origin) for size, slide in found]
+
+
+drawn_policies = st.fixed_dictionaries(
+    {
+        "partition": st.sampled_from(POLICIES),
+        "choices": st.integers(1, 4),
+        "workers": st.integers(1, 5),
+        "splitters": st.sampled_from([None, 1, 2]),
+    }
+).flatmap(
+    lambda drawn: st.sampled_from(
+        [drawn, {**drawn, "cardinality": "hll"}] if drawn["partition"] in COUNTING_KEYS else [drawn]
+    )
+)
+
+
+@settings(max_examples=12)
+@given(
+    rows=st.lists(drawn_rows, max_size=40),
+    windows=drawn_windows(),
+    keys=st.sampled_from([("k",), ("k2", "k")]),
+    kind=st.sampled_from(list(KINDS)),
+    policy=drawn_policies,
+)
+def test_the_policy_never_changes_the_result(
+    quick: SparkSession,
+    rows: list[Row],
+    windows: list[Window],
+    keys: tuple[str, ...],
+    kind: str,
+    policy: dict[str, Any],
+) -> None:
+    def cut(stream: ab.Stream) -> ab.Windowed:
+        return stream.windows(*((w.size, w.slide) for w in windows), origin=windows[0].origin)
+
+    source = frame_of(quick, rows, k="string", k2="int", v="bigint", s="string")
+    check(source, rows, cut, KINDS[kind], [{}, policy], keys=keys, windows=windows)
+
+
+# --- what cannot be placed ---
+
+
+@pytest.fixture(scope="module")
+def cars(spark: SparkSession) -> DataFrame:
+    rows = [{"t": i, "k": "ab"[i % 2], "v": i, "s": "x"} for i in range(8)]
+    return frame_of(spark, rows, **TYPES)
+
+
+def windowed(source: DataFrame) -> ab.Windowed:
+    return ab.stream(source, time="t").window(size=4)
+
+
+def no_merge() -> ab.Aggregate:
+    return ab.user_aggregate("v", init=list, incr=append, final=median, returns="bigint")
+
+
+REFUSED: dict[str, tuple[Callable[[DataFrame], Any], str, str]] = {
+    "unknown policy": (lambda df: windowed(df).by("k", partition="best"), "'best' is not a policy", "cam"),
+    "no choices": (lambda df: windowed(df).by("k", partition="pk", choices=0), "choices=0", "2, or more"),
+    "half a choice": (lambda df: windowed(df).by("k", partition="pk", choices=1.5), "choices=1.5", "2, or more"),
+    "no cardinality": (lambda df: windowed(df).by("k", partition="lm", cardinality="x"), "cardinality='x'", "hll"),
+    "nothing to estimate": (
+        lambda df: windowed(df).by("k", partition="sh", cardinality="hll"), "does not count keys", "leave it out"
+    ),
+    "no workers": (lambda df: windowed(df).by("k", workers=0), "workers=0", "above zero"),
+    "no splitters": (lambda df: windowed(df).by("k", splitters=0), "splitters=0", "above zero"),
+    "no key": (lambda df: windowed(df).by(partition="fld"), "without a key", "by("),
+    "no merge": (
+        lambda df: windowed(df).by("k", partition="fld").agg(m=no_merge()).to_df(), "has no merge", 'at "auto"'
+    ),
+    "nested key": (
+        lambda df: windowed(df).by(F.struct("k").alias("n"), partition="fld").agg(n_rows=ab.count()).to_df(),
+        "nested type struct<k:string>",
+        'at "auto"',
+    ),
+    "collated key": (
+        lambda df: windowed(df).by(F.collate("k", "UTF8_LCASE").alias("c"), partition="sh").agg(n=ab.count()).to_df(),
+        "has a collation",
+        'at "auto"',
+    ),
+    "state without merge": (
+        lambda df: ab.user_aggregate("v", **MEDIAN, state="array<bigint>"), "no merge", "leave state out"
+    ),
+    "state of no type": (
+        lambda df: windowed(df).by("k").agg(m=ab.user_aggregate("v", **MEDIAN, merge=extend, state="lists")),
+        "state='lists' is not a Spark type",
+        "array<bigint>",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused_with_a_reason(cars: DataFrame, case: str) -> None:
+    make, message, hint = REFUSED[case]
+    with pytest.raises(AnabranchError) as raised:
+        make(cars)
+    assert type(raised.value) is InvalidArgumentError
+    assert message in raised.value.message and hint in raised.value.hint
+
+
+def test_auto_leaves_to_spark_what_cannot_be_placed(quick: SparkSession, cars: DataFrame) -> None:
+    total, _ = IN_PARTS["total"]
+    nested = windowed(cars).by(F.struct("k").alias("n")).agg(total=total).to_df().collect()
+    assert {(row.n.k, row.window.start, row.total) for row in nested} == {
+        ("a", 0, 2), ("b", 0, 4), ("a", 4, 10), ("b", 4, 12),
+    }  # fmt: skip
+    texts = cars.withColumn("c", F.collate(F.when(F.col("v") < 2, F.upper("k")).otherwise(F.col("k")), "UTF8_LCASE"))
+    collated = windowed(texts).by("c").agg(total=total, n=ab.count()).to_df().collect()
+    found = {(row.c.lower(), row.window.start, row.total, row.n) for row in collated}
+    assert len(collated) == 4
+    assert found == {("a", 0, 2, 2), ("b", 0, 4, 2), ("a", 4, 10, 2), ("b", 4, 12, 2)}
+    whole = windowed(cars).by("k").agg(m=no_merge()).to_df().collect()
+    assert {(row.k, row.window.start, row.m) for row in whole} == {("a", 0, 2), ("b", 0, 3), ("a", 4, 6), ("b", 4, 7)}
+
+
+@pytest.mark.parametrize("partition", ["auto", "fld", "sh"])
+def test_a_state_of_another_type_is_told(quick: SparkSession, cars: DataFrame, partition: str) -> None:
+    wrong = ab.user_aggregate("v", **MEDIAN, merge=extend, state="string")
+    query = windowed(cars).by("k", partition=partition, workers=2).agg(m=wrong)
+    with pytest.raises(PySparkException) as raised:
+        query.to_df().collect()
+    assert "OperatorError" in str(raised.value)
+    assert "is not of its declared type string" in str(raised.value)
+    assert "make `state` the type of what init, incr and merge return" in str(raised.value)
