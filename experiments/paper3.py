@@ -11,9 +11,9 @@ more than the path through it. So both are told:
       Splitter ─┬▶ PartialEvaluation of worker 1 ─┬▶ Aggregation        path = max(evaluation) + aggregation
                 └▶ PartialEvaluation of worker V ─┘
 
-Aggregation is done by *one* worker, as in the paper's equation (2), where keys are split. (`by_key` is what the plan on
-Spark does: states are exchanged by key, and all workers aggregate.) Where keys are whole, each worker aggregates its own.
-Time to partition is not in it, as in the paper, and told apart (`paper3_figure13.py`).
+Where keys are split, *one* worker aggregates, as in the paper's equation (2). (`by_key` is what the plan on Spark does:
+states are exchanged by key, and all workers aggregate.) Where keys are whole, each worker aggregates its own. The time
+to partition is not in the path, as in the paper, and told apart (here, and in `paper3_figure13.py`).
 """
 
 from __future__ import annotations
@@ -21,24 +21,39 @@ from __future__ import annotations
 import gc
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from common import OUT
+from common import OUT, save_plot
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import anabranch as ab
 from anabranch.bench.partitioner_runs import (
-    FLD, HEAVY, WORKERS, Question, label_of, latencies, write_windows,
-)  # fmt: skip
+    AM_2,
+    AM_2_H,
+    AM_5,
+    CAM_2,
+    CAM_5,
+    CM_2,
+    FLD,
+    LM_2,
+    PK_2,
+    PK_5,
+    SH,
+    WORKERS,
+    Question,
+    latencies,
+    write_windows,
+)
 from anabranch.bench.windows import ResultsDifferError
 from anabranch.bench.workloads import Workload, shared_data, workload
+from anabranch.embedded import local_session
 from anabranch.operators.partial import Aggregation, PartialEvaluation
 from anabranch.operators.parts import Evaluate, StateFold
 from anabranch.operators.sliding import FIRST, LAST, PANE, ROWS, SPEC
@@ -145,16 +160,14 @@ def task(name: str, *, scale: float = 1.0) -> Task:
     if name != "debs-q2":
         return Task(found, {"total": count_and_sum(found.values[-1])})
     table = found.table.append_column("at", found.table["t"])
-    return Task(
-        Workload(**{**vars(found), "table": table}), {"fares": fares_by_cell(), "last": last_cell()}
-    )
+    return Task(Workload(**{**vars(found), "table": table}), {"fares": fares_by_cell(), "last": last_cell()})
 
 
 # --- the critical path ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Path_:
+class Times:
     """CPU seconds of the stages of one window."""
 
     partition: float
@@ -201,7 +214,7 @@ class Stages:
         folds = tuple(StateFold(a.merge, a.final, STATE) for a in every)
         self.aggregation = Aggregation(WindowSettings(panes.in_panes(), size, int(t[0]), folds, self.keys, names))
 
-    def run(self, how: Partitioning, workers: int, heavy: HeavyKeys | None = None) -> tuple[Path_, pa.Table]:
+    def run(self, how: Partitioning, workers: int, heavy: HeavyKeys | None = None) -> tuple[Times, pa.Table]:
         """One window through all stages; the result sorted by key."""
         route = KeyRoute(how, hashed="__ab_hash", time="__t", stretch=self.stretch, heavy=heavy or HeavyKeys())
         splitter = Splitter(
@@ -218,10 +231,10 @@ class Stages:
         if how.keeps_keys_whole(1):
             done = [_timed(lambda states=states: list(self.aggregation(iter(states)))) for _, states in evaluated]
             both = max(a + b for (a, _), (b, _) in zip(evaluated, done, strict=True))
-            return Path_(partition, evaluate, both - evaluate, both - evaluate), self._sorted(done)
+            return Times(partition, evaluate, both - evaluate, both - evaluate), self._sorted(done)
         states = [batch for _, batches in evaluated for batch in batches]
         one, _ = gathered = _timed(lambda: list(self.aggregation(iter(states))))
-        return Path_(partition, evaluate, one, self._by_key(states, workers)), self._sorted([gathered])
+        return Times(partition, evaluate, one, self._by_key(states, workers)), self._sorted([gathered])
 
     def _by_key(self, states: list[pa.RecordBatch], workers: int) -> float:
         together = pa.Table.from_batches(states)
@@ -242,14 +255,14 @@ def _timed(run: Callable[[], Any]) -> tuple[float, Any]:
 
 def paths(
     work: Task, policies: Sequence[Partitioning], *, workers: Sequence[int] = WORKERS, windows: int, repeats: int
-) -> dict[tuple[str, int], list[Path_]]:
+) -> dict[tuple[str, int], list[Times]]:
     """By policy and workers: the critical path of each window, of each stage the best of several repeats.
 
     All policies must give the same result, or a comparison would mean nothing.
     """
     gc.collect()
     gc.freeze()
-    found: dict[tuple[str, int], list[Path_]] = {(how.label, v): [] for v in workers for how in policies}
+    found: dict[tuple[str, int], list[Times]] = {(how.label, v): [] for v in workers for how in policies}
     for number, rows in enumerate(work.rows.windows(windows)):
         stages = Stages(work, rows)
         right = stages.run(FLD, 1)[1]
@@ -262,7 +275,7 @@ def paths(
                         hint="this is a bug: please report it",
                     )
                 names = ("partition", "evaluate", "aggregate", "by_key")
-                best = Path_(*(min(getattr(path, name) for path, _ in runs) for name in names))
+                best = Times(*(min(getattr(path, name) for path, _ in runs) for name in names))
                 found[how.label, v].append(best)
     return found
 
@@ -288,29 +301,110 @@ def walls(
     return found
 
 
+# --- both of them ---------------------------------------------------------------------------------------------------
+
+POLICIES = (SH, FLD, PK_2, PK_5, CM_2, LM_2, AM_2, AM_2_H, AM_5, CAM_2, CAM_5)
+ON_SPARK = (SH, FLD, PK_2, AM_2, CAM_2, CAM_5)
+WHOLE = tuple(how.label for how in (FLD, AM_2, AM_5, CAM_2, CAM_5))
+"""Keys stay whole: the paper's 1-choice partitioners."""
+SPLIT = tuple(how.label for how in (SH, PK_2, PK_5, CM_2, LM_2))
+"""Keys are split: its M-choice partitioners."""
+
+ByPolicy = dict[tuple[str, int], float]
+"""A number by policy and workers."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """What was measured: paths and wall times by policy and workers, for each window."""
+
+    times: dict[tuple[str, int], list[Times]]
+    walls: dict[tuple[str, int], list[float]]
+    rows: float
+    """in a window"""
+
+    def mean(self, name: str = "seconds") -> ByPolicy:
+        """Over the windows."""
+        return {which: _mean([getattr(each, name) for each in many]) for which, many in self.times.items()}
+
+    def last_percent(self) -> ByPolicy:
+        return {which: float(np.percentile([t.seconds for t in many], 99)) for which, many in self.times.items()}
+
+    def wall(self) -> ByPolicy:
+        return {which: _mean(many) for which, many in self.walls.items()}
+
+    def rate(self) -> ByPolicy:
+        """Rows per second, if every worker had a core."""
+        return {which: self.rows / seconds for which, seconds in self.mean().items()}
+
+    def share(self) -> ByPolicy:
+        """Of the aggregation in the path."""
+        return self.mean("aggregation_share")
+
+    def table(self, title: str) -> None:
+        path, last, one, all_of = self.mean(), self.last_percent(), self.mean("aggregate"), self.mean("by_key")
+        split, evaluate, share, wall = self.mean("partition"), self.mean("evaluate"), self.share(), self.wall()
+        columns = (
+            "policy", "workers", "evaluate", "aggregate", "(by key)", "path ms", "99 %", "rows/s", "share", "partition",
+            "wall ms",
+        )  # fmt: skip
+        table(
+            f"{title}: ms of a window of {self.rows:,.0f} rows; path = evaluate + aggregate if each worker had a core;"
+            " wall = Spark, this machine",
+            columns,
+            (
+                (
+                    label, v, *(1e3 * each[label, v] for each in (evaluate, one, all_of, path, last)),
+                    self.rows / path[label, v], f"{share[label, v]:.0%}", 1e3 * split[label, v],
+                    1e3 * wall[label, v] if (label, v) in wall else "",
+                )
+                for label, v in self.times
+            ),
+        )  # fmt: skip
+
+    def numbers(self) -> dict[str, Any]:
+        """For JSON."""
+        names = ("partition", "evaluate", "aggregate", "by_key", "seconds")
+        told = {name: by_policy(self.mean(name)) for name in names}
+        return {"workers": workers_in(self.times), "rows": self.rows, "path": told, "wall": by_policy(self.wall())}
+
+
+def measure(
+    name: str,
+    options: Namespace,
+    *,
+    policies: Sequence[Partitioning] = POLICIES,
+    scale: float = 1.0,
+    quick_scale: float = 1.0,
+    windows: int = 1,
+    repeats: int = 3,
+) -> Results:
+    """A query of the paper. On Spark only some policies and two windows; with --quick one, and the fewest workers."""
+    work = task(name, scale=quick_scale if options.quick else scale)
+    windows, repeats = (min(windows, 3), 2) if options.quick else (windows, repeats)
+    spark = local_session(app_name=f"paper 3, {name}")
+    times = paths(work, policies, windows=windows, repeats=repeats)
+    on_spark = [how for how in policies if how in ON_SPARK]
+    workers, times_each = (WORKERS[:1], 1) if options.quick else (WORKERS, 2)
+    walled = walls(spark, work, on_spark, workers=workers, windows=min(windows, times_each), repeats=times_each)
+    spark.stop()
+    cut = work.rows.windows(windows)
+    return Results(times, walled, sum(rows.num_rows for rows in cut) / len(cut))
+
+
 # --- how it is told -------------------------------------------------------------------------------------------------
 
 
-def mean(values: Sequence[float]) -> float:
+def _mean(values: Sequence[float]) -> float:
     return float(np.mean(values))
 
 
-def last_percent(values: Sequence[float]) -> float:
-    return float(np.percentile(values, 99))
-
-
-def means(found: Mapping[tuple[str, int], Sequence[Path_]], name: str = "seconds") -> dict[tuple[str, int], float]:
-    """The mean over the windows of one number of the paths."""
-    return {which: mean([getattr(path, name) for path in each]) for which, each in found.items()}
-
-
-def print_table(title: str, columns: Sequence[str], rows: Iterator[Sequence[object]] | Sequence[Sequence[object]]) -> None:
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     print(title)
-    told = [columns, *([_said(value) for value in row] for row in rows)]
-    widths = [max(len(str(row[i])) for row in told) for i in range(len(columns))]
-    for row in told:
-        first, *rest = (str(value) for value in row)
-        print("  " + first.ljust(widths[0]), *(value.rjust(width) for value, width in zip(rest, widths[1:], strict=True)))
+    told = [list(columns), *([_said(value) for value in row] for row in rows)]
+    widths = [max(len(row[i]) for row in told) for i in range(len(columns))]
+    for first, *rest in told:
+        print(" ", first.ljust(widths[0]), *(text.rjust(width) for text, width in zip(rest, widths[1:], strict=True)))
     print(flush=True)
 
 
@@ -320,21 +414,44 @@ def _said(value: object) -> str:
     return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
 
 
-def by_workers(values: Mapping[tuple[str, int], float], label: str) -> list[float]:
-    return [value for (name, _), value in values.items() if name == label]
+def workers_in(values: Mapping[tuple[str, int], Any]) -> list[int]:
+    return sorted({v for _, v in values})
 
 
-def keyed(values: Mapping[tuple[str, int], Any]) -> dict[str, list[Any]]:
-    """For JSON: a list over the numbers of workers, by policy."""
-    return {name: [v for (other, _), v in values.items() if other == name] for name, _ in values}
+def by_policy(values: Mapping[tuple[str, int], Any]) -> dict[str, list[Any]]:
+    """For each policy a list, over the numbers of workers."""
+    return {name: [value for (other, _), value in values.items() if other == name] for name, _ in values}
 
 
-def bars(axes: Any, values: Mapping[tuple[str, int], float], workers: Sequence[int]) -> None:
-    """A group of bars for each policy, a bar for each number of workers."""
-    names = list(keyed(values))
-    width = 0.8 / len(workers)
-    for i, v in enumerate(workers):
-        axes.bar(np.arange(len(names)) + i * width, [values[name, v] for name in names], width, label=f"{v} workers")
-    axes.set_xticks(np.arange(len(names)) + 0.4 - width / 2, names, rotation=60)
-    axes.grid(alpha=0.3, axis="y")
-    axes.legend()
+def over(a: ByPolicy, top: str, bottom: str) -> list[float]:
+    """`top` / `bottom`, over the numbers of workers."""
+    return [a[top, v] / a[bottom, v] for v in workers_in(a)]
+
+
+def spread(values: Sequence[float], digits: int = 2) -> str:
+    """As text: each number of workers."""
+    return " / ".join(f"{value:.{digits}f}" for value in values)
+
+
+def plot(name: str, title: str, panels: Mapping[str, ByPolicy]) -> Any:
+    """One panel for each label of an axis: a group of bars for each policy, a bar for each number of workers."""
+
+    def draw(figure: Any) -> None:
+        every = figure.subplots(1, len(panels), squeeze=False)[0]
+        for axes, (label, values) in zip(every, panels.items(), strict=True):
+            names, workers = list(by_policy(values)), workers_in(values)
+            width = 0.8 / len(workers)
+            for i, v in enumerate(workers):
+                heights = [values[policy, v] for policy in names]
+                axes.bar(np.arange(len(names)) + i * width, heights, width, label=f"{v} workers")
+            axes.set_xticks(np.arange(len(names)) + 0.4 - width / 2, names, rotation=60)
+            axes.set(ylabel=label)
+            axes.grid(alpha=0.3, axis="y")
+            axes.legend()
+        figure.suptitle(title)
+
+    return save_plot(name, draw, (6.0 * len(panels), 5.0))
+
+
+def in_ms(values: ByPolicy) -> ByPolicy:
+    return {which: 1e3 * seconds for which, seconds in values.items()}

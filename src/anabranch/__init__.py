@@ -28,6 +28,7 @@ from anabranch.aggregates import (
 from anabranch.errors import AnabranchError
 from anabranch.io.replay import replay
 from anabranch.io.sinks import CallSink, DeltaSink, FileSink, MemorySink, Sink
+from anabranch.network.partition import partition_by, partition_report
 from anabranch.network.processing import Processed, Split
 from anabranch.network.stream import Aggregation, Stream, Windowed, block_stream, sliding, stream
 from anabranch.operators.protocol import Operator
@@ -71,6 +72,8 @@ __all__ = [
     "last",
     "max",
     "min",
+    "partition_by",
+    "partition_report",
     "quantile",
     "replay",
     "sliding",

@@ -17,7 +17,7 @@ from pyspark.sql import Column
 from pyspark.sql.types import DataType
 
 from anabranch.operators.folds import Fold
-from anabranch.operators.parts import Evaluate
+from anabranch.operators.parts import Evaluate, StateFold
 
 ColumnLike = str | Column
 
@@ -46,7 +46,7 @@ class Parts:
 
     inputs: tuple[Column, ...]
     evaluate: Evaluate
-    fold: Fold
+    fold: StateFold
     type: DataType
 
 

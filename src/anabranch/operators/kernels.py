@@ -26,6 +26,26 @@ MOMENTS = 1
 
 
 @njit(cache=True)
+def sorted_by_group(groups: Ints) -> tuple[Ints, Ints]:
+    """The order that brings the members of each group together, as they came, and where each group begins.
+
+    Groups are numbered 0, 1, ... without a gap; so counting sorts them, in two passes.
+    """
+    count = groups.max() + 1 if len(groups) else 0
+    offsets = np.zeros(count + 1, np.int64)
+    for group in groups:
+        offsets[group + 1] += 1
+    for group in range(count):
+        offsets[group + 1] += offsets[group]
+    at = offsets[:-1].copy()
+    order = np.empty(len(groups), np.int64)
+    for i in range(len(groups)):
+        order[at[groups[i]]] = i
+        at[groups[i]] += 1
+    return order, offsets
+
+
+@njit(cache=True)
 def find_runs(
     offsets: Ints, panes: Ints, first_start: Ints, last_start: Ints, size: int, slide: int, offset: int
 ) -> tuple[Ints, Ints, Ints, Ints, Ints]:

@@ -10,17 +10,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from anabranch.io.blocks import one_batch, unpack
-from anabranch.operators.kernels import Ints
-from anabranch.operators.parts import Evaluate
+from anabranch.operators.kernels import Ints, sorted_by_group
+from anabranch.operators.parts import Evaluate, StateFold
 from anabranch.operators.sliding import PANE, ROWS
 from anabranch.operators.windowed import WindowSettings, groups_of, windows_of_panes
 from anabranch.split.splitter import MARK
+from anabranch.windows import PaneWindow
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """Rows in the order of their groups; group g has those from offsets[g] on. `columns` have one entry per group."""
+
+    worker: int
+    block: pa.RecordBatch
+    order: Ints
+    offsets: Ints
+    columns: dict[str, pa.Array]
 
 
 @dataclass(frozen=True)
@@ -39,43 +52,50 @@ class PartialEvaluation:
     schema: pa.Schema
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows = _gathered(batches)
-        if rows is None:
+        found = self.grouped(batches)
+        if found is None:
             return
-        worker, block = rows
-        order, offsets = self._groups(block)
-        first = pa.array(order[offsets[:-1]])
-        known = block.column(PANE).take(first).is_valid()
-        grouped = {name: block.column(name).take(pa.array(order)) for names in self.inputs for name in names}
-        made: dict[str, pa.Array] = {name: block.column(name).take(first) for name in (*self.keys, PANE)}
-        made[ROWS] = pa.array(np.diff(offsets))
-        for i, (names, evaluate) in enumerate(zip(self.inputs, self.evaluate, strict=True)):
-            states = evaluate([grouped[name] for name in names], offsets)
+        made = found.columns
+        known = made[PANE].is_valid()
+        for i, (states, evaluate) in enumerate(zip(self.states(found), self.evaluate, strict=True)):
             # Rows without a pane are late, or have no time: their state is never asked for.
-            made[f"__ab_s{i}"] = pc.if_else(known, states, pa.scalar(None, states.type))
-        self._counted(block.column(self.time).take(pa.array(order)), offsets, worker, made)
+            typed = evaluate.typed(states)
+            made[f"__ab_s{i}"] = pc.if_else(known, typed, pa.scalar(None, typed.type))
+        self._counted(found, made)
         columns = [made[field.name].cast(field.type) for field in self.schema]
         yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
-    def _groups(self, block: pa.RecordBatch) -> tuple[Ints, Ints]:
-        """The order that brings the rows of a key and pane together, and where each such group begins."""
-        codes, _ = groups_of(pa.Table.from_batches([block]), (*self.keys, PANE))
-        order = np.argsort(codes, kind="stable")
-        ends = np.flatnonzero(np.diff(codes[order])) + 1
-        return order, np.concatenate(([0], ends, [len(codes)])).astype(np.int64)
+    def grouped(self, batches: Iterator[pa.RecordBatch]) -> Grouped | None:
+        """The rows of a worker, brought together by key and pane."""
+        rows = _gathered(batches)
+        if rows is None:
+            return None
+        worker, block = rows
+        names = (*self.keys, PANE)
+        codes, columns = groups_of(pa.Table.from_batches([block]), names)
+        order, offsets = sorted_by_group(codes)
+        made = {**dict(zip(names, columns, strict=True)), ROWS: pa.array(np.diff(offsets))}
+        return Grouped(worker, block, order, offsets, made)
 
-    def _counted(self, times: pa.Array, offsets: Ints, worker: int, made: dict[str, pa.Array]) -> None:
+    def states(self, found: Grouped) -> Iterator[list[Any]]:
+        """Of each aggregate the states of all groups."""
+        order = pa.array(found.order)
+        for names, evaluate in zip(self.inputs, self.evaluate, strict=True):
+            yield evaluate.states([found.block.column(name).take(order) for name in names], found.offsets)
+
+    def _counted(self, found: Grouped, made: dict[str, pa.Array]) -> None:
         names = self.schema.names[len(self.keys) + 2 + len(self.evaluate) :]
         if not names:
             return
         timed, max_t, part = names
+        times, offsets = found.block.column(self.time).take(pa.array(found.order)), found.offsets
         valid = times.is_valid().to_numpy(zero_copy_only=False)
         counts = np.add.reduceat(valid.astype(np.int64), offsets[:-1])
         least = np.iinfo(np.int64).min
         latest = np.maximum.reduceat(np.where(valid, times.fill_null(0).to_numpy(), least), offsets[:-1])
         made[timed] = pa.array(counts)
         made[max_t] = pa.array(latest, mask=counts == 0)
-        made[part] = pa.array(np.full(len(counts), worker, np.int64))
+        made[part] = pa.array(np.full(len(counts), found.worker, np.int64))
 
 
 def _gathered(batches: Iterator[pa.RecordBatch]) -> tuple[int, pa.RecordBatch] | None:
@@ -121,6 +141,19 @@ class WholeEvaluation:
 
     evaluation: PartialEvaluation
     aggregation: Aggregation
+    folds: tuple[StateFold, ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return self.aggregation(self.evaluation(batches))
+        settings = self.aggregation.settings
+        if settings.windows != (PaneWindow(1, 1, 0),) or self.aggregation.earliest is not None:
+            yield from self.aggregation(self.evaluation(batches))
+            return
+        # A pane is a window: its state needs neither to be merged nor to become an Arrow array.
+        found = self.evaluation.grouped(batches)
+        if found is None:
+            return
+        made, panes = found.columns, found.columns[PANE]
+        lowered = [fold.lowered(states) for fold, states in zip(self.folds, self.evaluation.states(found), strict=True)]
+        spec = pa.array(np.zeros(len(panes), np.int32))
+        keys = [made[key] for key in settings.keys]
+        yield pa.RecordBatch.from_arrays([*keys, spec, panes, panes, made[ROWS], *lowered], names=settings.names)

@@ -6,13 +6,14 @@ the state has a type that Arrow knows, so that it can travel.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import reduce
+from itertools import islice, repeat
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from anabranch.errors import OperatorError
@@ -29,26 +30,34 @@ class Evaluate:
     incr: Callable[..., Any]
     state: pa.DataType
 
-    def __call__(self, columns: Sequence[pa.Array], offsets: Ints) -> pa.Array:
+    def states(self, columns: Sequence[pa.Array], offsets: Ints) -> list[Any]:
         """Group g has the rows offsets[g] to offsets[g+1]."""
         init, incr, states = self.init, self.incr, []
-        bounds = offsets.tolist()
         lists = [column.to_pylist() for column in columns]
-        if len(lists) == 1:  # the usual case, without a tuple per row
-            values = lists[0]
-            for begin, end in itertools.pairwise(bounds):
-                state = init()
-                for value in values[begin:end]:
+        # One input is the usual case: no tuple per row then.
+        rows = iter(lists[0]) if len(lists) == 1 else zip(*lists, strict=True) if lists else repeat(())
+        single = len(lists) == 1
+        for size in np.diff(offsets).tolist():
+            state = init()
+            if single:
+                for value in islice(rows, size):
                     state = incr(state, value)
-                states.append(state)
-        else:
-            rows = list(zip(*lists, strict=True)) if lists else [()] * bounds[-1]
-            for begin, end in itertools.pairwise(bounds):
-                state = init()
-                for row in rows[begin:end]:
+            else:
+                for row in islice(rows, size):
                     state = incr(state, *row)
-                states.append(state)
-        return _typed(states, self.state)
+            states.append(state)
+        return states
+
+    def typed(self, states: Sequence[Any]) -> pa.Array:
+        """The states as they travel."""
+        try:
+            return pa.array(states, type=self.state)
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            raise OperatorError(
+                f"a state of the user-defined aggregate is not of its declared type {self.state}, and cannot travel: "
+                f"{error}",
+                hint="make `state` the type of what init, incr and merge return",
+            ) from error
 
 
 @dataclass(frozen=True)
@@ -66,14 +75,8 @@ class StateFold(Fold):
             merged = [reduce(self.merge, values[lo:hi]) if hi - lo > 1 else values[lo] for lo, hi in bounds]
         else:
             merged = fold_objects(values, runs.lo, runs.hi, self.merge, deepcopy)
-        return pa.array([self.final(state) for state in merged], type=self.returns)
+        return self.lowered(merged)
 
-
-def _typed(states: list[Any], kind: pa.DataType) -> pa.Array:
-    try:
-        return pa.array(states, type=kind)
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise OperatorError(
-            f"a state of the user-defined aggregate is not of its declared type {kind}, and could not travel: {error}",
-            hint="make `state` the type of what init, incr and merge return",
-        ) from error
+    def lowered(self, states: Sequence[Any]) -> pa.Array:
+        """The results."""
+        return pa.array([self.final(state) for state in states], type=self.returns)

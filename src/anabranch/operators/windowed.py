@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from anabranch.operators.folds import Fold, Runs, Sum
-from anabranch.operators.kernels import Ints, find_runs
+from anabranch.operators.kernels import Ints, find_runs, sorted_by_group
 from anabranch.operators.protocol import Emitted, Operator
 from anabranch.operators.sliding import PANE
 from anabranch.operators.state import State
@@ -143,9 +143,10 @@ def windows_of_panes(
     """
     groups, keys = groups_of(panes, settings.keys)
     ids = panes.column(PANE).to_numpy()
-    order = np.lexsort((ids, groups))
+    order, offsets = sorted_by_group(groups)
+    if ids.min() < ids.max():
+        order = np.lexsort((ids, groups))
     ids, groups = ids[order], groups[order]
-    offsets = np.concatenate(([0], np.flatnonzero(np.diff(groups)) + 1, [len(groups)])).astype(np.int64)
     pieces = _pieces(groups, ids)
     sorted_panes = panes.take(pa.array(order))
     folds: Sequence[Fold] = (Sum(), *settings.folds)
@@ -178,17 +179,23 @@ def windows_of_panes(
 
 
 def groups_of(panes: pa.Table, keys: Sequence[str]) -> tuple[Ints, list[pa.Array]]:
-    """A number for each key, and for each such number the key's columns: a null is a key like another."""
-    if not keys:
-        return np.zeros(panes.num_rows, np.int64), []
+    """A number for each key, 0, 1, ..., and for each such number the key's columns: a null is a key like another."""
     columns = [_one(panes.column(key)) for key in keys]
-    codes = np.zeros(panes.num_rows, np.int64)
+    codes, count = np.zeros(panes.num_rows, np.int64), min(1, panes.num_rows)
     for column in columns:
         encoded = column.dictionary_encode(null_encoding="encode")
-        codes = codes * len(encoded.dictionary) + encoded.indices.to_numpy(zero_copy_only=False)
-        # Dense again, so that several keys cannot overflow.
-        codes = np.unique(codes, return_inverse=True)[1].astype(np.int64)
-    _, first = np.unique(codes, return_index=True)
+        values = len(encoded.dictionary)
+        if values <= 1:
+            continue
+        numbers = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        if count <= 1:
+            codes, count = numbers, values
+        else:
+            # Dense again, so that several keys cannot overflow.
+            distinct, codes = np.unique(codes * values + numbers, return_inverse=True)
+            count = len(distinct)
+    first = np.empty(count, np.int64)
+    first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)  # of several that are written, the last one stays
     return codes, [column.take(pa.array(first)) for column in columns]
 
 

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 from anabranch.network.query import Query
 from anabranch.plan.batch import tumbling
 from anabranch.plan.choose import Choice, delay_of
+from anabranch.plan.partition import Placement, not_placed, placement
 from anabranch.windows import Axis, describe
 
 _OPERATOR = re.compile(r"^[\s:+\-*|]*(?:\(\d+\)\s*)?\*?\s*(?:\(\d+\)\s*)?([A-Z]\w+)(.*)$")
@@ -27,7 +28,10 @@ def explain(query: Query, choice: Choice, result: DataFrame) -> str:
     lines.append(f"panes       {_panes(query)}")
     lines.append(f"aggregates  {_aggregates(query)}")
     lines.append(f"keys        {', '.join(query.keys) or _no_keys(query, choice)}")
-    lines.append(f"strategy    {choice.taken.label}, {_reason(choice)}")
+    placed = None if query.streaming else placement(query, choice.statistics)
+    if query.keys:
+        lines.append(f"partition   {_partition(query, placed)}")
+    lines.append(f"strategy    {'pane' if placed else choice.taken.label}, {_reason(choice, placed)}")
     if query.streaming and (delay := delay_of(query, choice.taken)):
         lines.append(f"delivery    in batches: a complete window waits for at most {describe(delay)}")
     lines.append(
@@ -57,7 +61,17 @@ def _aggregates(query: Query) -> str:
     return ", ".join(names)
 
 
-def _reason(choice: Choice) -> str:
+def _partition(query: Query, placed: Placement | None) -> str:
+    if placed is not None:
+        return placed.describe(query)
+    if query.streaming:
+        return "left to Spark: a fixed plan cannot place keys by what it sees; start() can"
+    return f"left to Spark: {not_placed(query)}"
+
+
+def _reason(choice: Choice, placed: Placement | None) -> str:
+    if placed is not None:
+        return "as keys that are placed are evaluated pane by pane"
     if choice.asked:
         return "as asked"
     others = [p.per_row for p in choice.prices if p.per_row is not None and p.strategy != choice.taken]

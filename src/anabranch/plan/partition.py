@@ -45,7 +45,8 @@ from anabranch.split.hashing import key_hash
 from anabranch.split.keys import KeyRoute
 from anabranch.split.partitioner import HeavyKeys
 from anabranch.split.partitioning import Partitioning
-from anabranch.split.selection import select
+from anabranch.split.placed import HEAVY_KEYS, MOST_WINDOWS
+from anabranch.split.selection import Seen, select
 from anabranch.split.splitter import PACKED_SCHEMA, OpenGate, RowReader, Splitter
 from anabranch.windows.ids import Stretch, pane_of
 
@@ -144,6 +145,25 @@ def check_placeable(query: Query) -> None:
         )
 
 
+def sampled_keys(query: Query, parts: int) -> tuple[Seen | None, tuple[tuple[int, int], ...]]:
+    """Keys and tuples per worker in one of `parts` windows of the partitioner, at least; and the heaviest keys there.
+
+    Runs a Spark job.
+    """
+    stretch = stretch_of(query)
+    window = pane_of(query.time.micros(), stretch.size, stretch.origin, floordiv).alias(PANE)
+    hashed = key_hash([quoted(key) for key in query.keys]).alias(HASH)
+    rows = query.source.where(query.time.column.isNotNull()).select(window, hashed)
+    some = rows.where(F.pmod(F.xxhash64(PANE), F.lit(parts)) == 0)
+    counted = some.groupBy(PANE, HASH).count()
+    windows = counted.groupBy(PANE).agg(F.count(F.lit(1)), F.sum("count")).limit(MOST_WINDOWS).collect()
+    if not windows and parts > 1:  # few windows, and none of them in the sample
+        return sampled_keys(query, 1)
+    heaviest = counted.groupBy(HASH).agg(F.sum("count").alias("n")).orderBy(F.desc("n"), HASH).limit(HEAVY_KEYS)
+    seen = Seen([row[1] for row in windows], [row[2] / workers_of(query) for row in windows]) if windows else None
+    return seen, tuple((row[0], row[1]) for row in heaviest.collect())
+
+
 def workers_of(query: Query) -> int:
     """V: as asked, or as many as the session has shuffle partitions."""
     if query.partition.workers is not None:
@@ -169,7 +189,8 @@ def build(query: Query, source: DataFrame, axis: str, placed: Placement) -> Data
         evaluated = panes.evaluated(placed_rows).repartition(*(F.col(name) for name in panes.keys))
         found = evaluated.mapInArrow(aggregation, runs)
     elif panes.evaluation is not None:
-        found = placed_rows.mapInArrow(WholeEvaluation(panes.evaluation, aggregation), runs)
+        folds = tuple(part.fold for part in in_parts(query) or ())
+        found = placed_rows.mapInArrow(WholeEvaluation(panes.evaluation, aggregation, folds), runs)
     else:
         found = panes.evaluated(placed_rows).mapInArrow(aggregation, runs)
     return windows_of_runs(found.toDF(*query.keys, *runs.names[len(panes.keys) :]), query)

@@ -130,6 +130,16 @@ def _field(name: str) -> Callable[[Any], float | None]:
     return read
 
 
+def _placed(name: str) -> Callable[[OperatorProgress], float | None]:
+    """Of the last window whose keys a policy placed."""
+
+    def read(operator: OperatorProgress) -> float | None:
+        value: float | None = getattr(operator.partitions[-1], name) if operator.partitions else None
+        return value
+
+    return read
+
+
 _EPOCH = (
     Metric("anabranch_epochs_total", "counter", "Epochs that were published.", lambda _: 1),
     Metric("anabranch_replayed_epochs_total", "counter", "Epochs run again after a crash.", _field("replayed")),
@@ -162,6 +172,13 @@ _OPERATOR = (
         "anabranch_operator_imbalance_ratio", "gauge", "Fullest worker above the mean, over it.", _field("imbalance")
     ),
     Metric("anabranch_operator_split_efficiency_ratio", "gauge", "Paper 5, equation (7).", _field("efficiency")),
+    Metric("anabranch_operator_window_keys", "gauge", "Keys of the last window that was placed.", _placed("keys")),
+    Metric("anabranch_operator_tuple_imbalance", "gauge", "Paper 3, equation (1).", _placed("tuple_imbalance")),
+    Metric(
+        "anabranch_operator_cardinality_imbalance", "gauge", "Paper 3, equation (6).", _placed("cardinality_imbalance")
+    ),
+    Metric("anabranch_operator_hybrid_imbalance", "gauge", "Paper 3, equation (10).", _placed("hybrid_imbalance")),
+    Metric("anabranch_operator_aggregation_cost", "gauge", "Paper 3, equation (4).", _placed("aggregation_cost")),
 )
 _WORKER = (
     Metric("anabranch_worker_rows_total", "counter", "Rows given to the worker, copies included.", _field("rows")),

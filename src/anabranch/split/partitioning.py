@@ -32,6 +32,8 @@ Policy = Literal["sh", "fld", "pk", "cm", "am", "cam", "lm", "heavy"]
 Cardinality = Literal["exact", "hll"]
 
 POLICIES: tuple[Policy, ...] = get_args(Policy)
+PAPER: tuple[Policy, ...] = POLICIES[:-1]
+"""Those of the paper: all but `heavy`."""
 COUNTING_KEYS: frozenset[Policy] = frozenset({"cm", "am", "cam", "lm"})
 """Policies that know which keys, or how many, a worker has."""
 WITH_CHOICES: frozenset[Policy] = COUNTING_KEYS | {"pk"}
