@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from common import OUT, save_plot
+from numpy.typing import NDArray
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -60,7 +61,6 @@ from anabranch.operators.sliding import FIRST, LAST, PANE, ROWS, SPEC
 from anabranch.operators.windowed import WindowSettings
 from anabranch.split.hashing import hash_keys
 from anabranch.split.keys import KeyRoute, Stretch
-from anabranch.split.partitioner import HeavyKeys
 from anabranch.split.partitioning import Partitioning
 from anabranch.split.splitter import OpenGate, RowReader, Splitter
 from anabranch.windows import Panes, Window
@@ -214,43 +214,56 @@ class Stages:
         folds = tuple(StateFold(a.merge, a.final, STATE) for a in every)
         self.aggregation = Aggregation(WindowSettings(panes.in_panes(), size, int(t[0]), folds, self.keys, names))
 
-    def run(self, how: Partitioning, workers: int, heavy: HeavyKeys | None = None) -> tuple[Times, pa.Table]:
-        """One window through all stages; the result sorted by key."""
-        route = KeyRoute(how, hashed="__ab_hash", time="__t", stretch=self.stretch, heavy=heavy or HeavyKeys())
-        splitter = Splitter(
-            0, RowReader(), OpenGate(), route, tuple(range(workers)), workers, columns=self.travelling
-        )  # fmt: skip
-        partition, packed = _timed(lambda: list(splitter(iter(self.rows.to_batches(max_chunksize=BATCH_ROWS)))))
+    def run(self, how: Partitioning, workers: int) -> tuple[list[NDArray[np.float64]], pa.Table]:
+        """One window through all stages: CPU seconds of each worker in each stage, and the result sorted by key."""
+        route = KeyRoute(how, hashed="__ab_hash", time="__t", stretch=self.stretch)
+        routing = tuple(range(workers))
+        splitter = Splitter(0, RowReader(), OpenGate(), route, routing, workers, columns=self.travelling)
+        batches = self.rows.to_batches(max_chunksize=BATCH_ROWS)
+        partition, (packed,) = _timed(lambda read: list(splitter(iter(read))), [batches])
         blocks = pa.Table.from_batches(packed)
         to = blocks["worker"].to_numpy()
-        evaluated: list[tuple[float, list[pa.RecordBatch]]] = []
-        for worker in range(workers):
-            mine = blocks.filter(pa.array(to == worker)).combine_chunks().to_batches()
-            evaluated.append(_timed(lambda mine=mine: list(self.evaluation(iter(mine)))))
-        evaluate = max(seconds for seconds, _ in evaluated)
+        gathered = [blocks.filter(pa.array(to == worker)).combine_chunks().to_batches() for worker in range(workers)]
+        evaluate, states = _timed(lambda mine: list(self.evaluation(iter(mine))), gathered)
         if how.keeps_keys_whole(1):
-            done = [_timed(lambda states=states: list(self.aggregation(iter(states)))) for _, states in evaluated]
-            both = max(a + b for (a, _), (b, _) in zip(evaluated, done, strict=True))
-            return Times(partition, evaluate, both - evaluate, both - evaluate), self._sorted(done)
-        states = [batch for _, batches in evaluated for batch in batches]
-        one, _ = gathered = _timed(lambda: list(self.aggregation(iter(states))))
-        return Times(partition, evaluate, one, self._by_key(states, workers)), self._sorted([gathered])
+            own, done = self._aggregate(states)
+            return [partition, evaluate, own, own], self._sorted(done)
+        together = [batch for batches in states for batch in batches]
+        one, done = self._aggregate([together])
+        by_key, _ = self._aggregate(self._exchanged(together, workers))
+        return [partition, evaluate, one, by_key], self._sorted(done)
 
-    def _by_key(self, states: list[pa.RecordBatch], workers: int) -> float:
+    def _aggregate(self, states: Sequence[list[pa.RecordBatch]]) -> tuple[NDArray[np.float64], list[Any]]:
+        return _timed(lambda mine: list(self.aggregation(iter(mine))), states)
+
+    def _exchanged(self, states: list[pa.RecordBatch], workers: int) -> list[list[pa.RecordBatch]]:
         together = pa.Table.from_batches(states)
         to = hash_keys([together[key] for key in self.keys]).view(np.uint64) % np.uint64(workers)
-        shares = (together.filter(pa.array(to == worker)).to_batches() for worker in range(workers))
-        return max(_timed(lambda share=share: list(self.aggregation(iter(share))))[0] for share in shares)
+        return [together.filter(pa.array(to == worker)).to_batches() for worker in range(workers)]
 
-    def _sorted(self, done: Sequence[tuple[float, list[pa.RecordBatch]]]) -> pa.Table:
-        result = pa.Table.from_batches([batch for _, batches in done for batch in batches])
+    def _sorted(self, done: Sequence[list[pa.RecordBatch]]) -> pa.Table:
+        result = pa.Table.from_batches([batch for batches in done for batch in batches])
         return result.sort_by([(key, "ascending") for key in self.keys]).combine_chunks()
 
 
-def _timed(run: Callable[[], Any]) -> tuple[float, Any]:
-    began = time.process_time()
-    result = run()
-    return time.process_time() - began, result
+def _timed(run: Callable[[Any], Any], each: Sequence[Any]) -> tuple[NDArray[np.float64], list[Any]]:
+    """CPU seconds of each, one after the other, and the results."""
+    seconds, results = [], []
+    for one in each:
+        began = time.process_time()
+        results.append(run(one))
+        seconds.append(time.process_time() - began)
+    return np.array(seconds), results
+
+
+def _best(runs: Sequence[list[NDArray[np.float64]]], whole: bool) -> Times:
+    """Of several runs the best of each worker and stage, since noise only ever adds; and then the slowest worker."""
+    partition, evaluate, aggregate, by_key = (np.min(stage, axis=0) for stage in zip(*runs, strict=True))
+    slowest = float(evaluate.max())
+    if whole:
+        aggregated = float((evaluate + aggregate).max()) - slowest
+        return Times(float(partition[0]), slowest, aggregated, aggregated)
+    return Times(float(partition[0]), slowest, float(aggregate[0]), float(by_key.max()))
 
 
 def paths(
@@ -274,9 +287,7 @@ def paths(
                         f"{work.rows.name}, window {number}: {how.label} over {v} workers is wrong",
                         hint="this is a bug: please report it",
                     )
-                names = ("partition", "evaluate", "aggregate", "by_key")
-                best = Times(*(min(getattr(path, name) for path, _ in runs) for name in names))
-                found[how.label, v].append(best)
+                found[how.label, v].append(_best([times for times, _ in runs], how.keeps_keys_whole(1)))
     return found
 
 
