@@ -12,8 +12,9 @@ more than the path through it. So both are told:
                 └▶ PartialEvaluation of worker V ─┘
 
 Where keys are split, *one* worker aggregates, as in the paper's equation (2). (`by_key` is what the plan on Spark does:
-states are exchanged by key, and all workers aggregate.) Where keys are whole, each worker aggregates its own. The time
-to partition is not in the path, as in the paper, and told apart (here, and in `paper3_figure13.py`).
+states are exchanged by key, and all workers aggregate.) Where keys are whole, workers make the windows themselves
+(`WholeEvaluation`). The time to partition is not in the path, as in the paper, and told apart (here, and in
+`paper3_figure13.py`).
 """
 
 from __future__ import annotations
@@ -55,15 +56,16 @@ from anabranch.bench.partitioner_runs import (
 from anabranch.bench.windows import ResultsDifferError
 from anabranch.bench.workloads import Workload, shared_data, workload
 from anabranch.embedded import local_session
-from anabranch.operators.partial import Aggregation, PartialEvaluation
+from anabranch.operators.partial import Aggregation, PartialEvaluation, WholeEvaluation
 from anabranch.operators.parts import Evaluate, StateFold
 from anabranch.operators.sliding import FIRST, LAST, PANE, ROWS, SPEC
 from anabranch.operators.windowed import WindowSettings
 from anabranch.split.hashing import hash_keys
-from anabranch.split.keys import KeyRoute, Stretch
+from anabranch.split.keys import KeyRoute
 from anabranch.split.partitioning import Partitioning
 from anabranch.split.splitter import OpenGate, RowReader, Splitter
 from anabranch.windows import Panes, Window
+from anabranch.windows.ids import Stretch
 
 # Spark's workers do not have this folder on their path: what they need of it travels.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -174,7 +176,7 @@ class Times:
     evaluate: float
     """of the slowest worker"""
     aggregate: float
-    """of one worker that combines everything; where keys are whole, of the slowest worker"""
+    """of one worker that combines everything; where keys are whole there is nothing to combine"""
     by_key: float
     """of the slowest of all workers, each with its share of the keys"""
 
@@ -194,40 +196,38 @@ class Stages:
         t = rows["t"].to_numpy()
         size = int(t[-1] - t[0]) + 1
         self.keys = tuple(f"__ab_k{i}" for i in range(len(work.rows.keys)))
-        self.hashes = hash_keys([rows[key] for key in work.rows.keys])
         every = list(work.aggregates.values())
         inputs = tuple(tuple(f"__ab_i{i}_{j}" for j in range(len(a.columns))) for i, a in enumerate(every))
         columns = {plain: rows[key] for plain, key in zip(self.keys, work.rows.keys, strict=True)}
-        columns |= {"__t": rows["t"], "__ab_hash": pa.array(self.hashes), PANE: pa.array(np.zeros(len(t), np.int64))}
+        columns["__t"] = rows["t"]
         for names, each in zip(inputs, every, strict=True):
             columns |= {name: rows[column] for name, column in zip(names, each.columns, strict=True)}
         self.rows = pa.table(columns)
-        self.travelling = tuple(name for name in self.rows.schema.names if name != "__ab_hash")
         self.stretch = Stretch(size, int(t[0]))
         states = [(f"__ab_s{i}", STATE) for i in range(len(every))]
         fields = [(key, self.rows.schema.field(key).type) for key in self.keys]
         schema = pa.schema([*fields, (PANE, pa.int64()), (ROWS, pa.int64()), *states])
         evaluate = tuple(Evaluate(a.init, a.incr, STATE) for a in every)
-        self.evaluation = PartialEvaluation(self.keys, "__t", inputs, evaluate, schema)
+        self.evaluation = PartialEvaluation(self.keys, "__t", self.stretch, inputs, evaluate, schema)
         panes = Panes((Window.of_time(size, None, int(t[0])),))
         names = (*self.keys, SPEC, FIRST, LAST, ROWS, *(name for name, _ in states))
         folds = tuple(StateFold(a.merge, a.final, STATE) for a in every)
         self.aggregation = Aggregation(WindowSettings(panes.in_panes(), size, int(t[0]), folds, self.keys, names))
+        self.whole = WholeEvaluation(self.evaluation, self.aggregation, folds)
 
     def run(self, how: Partitioning, workers: int) -> tuple[list[NDArray[np.float64]], pa.Table]:
         """One window through all stages: CPU seconds of each worker in each stage, and the result sorted by key."""
-        route = KeyRoute(how, hashed="__ab_hash", time="__t", stretch=self.stretch)
-        routing = tuple(range(workers))
-        splitter = Splitter(0, RowReader(), OpenGate(), route, routing, workers, columns=self.travelling)
+        route = KeyRoute(how, self.keys, time="__t", stretch=self.stretch)
+        splitter = Splitter(0, RowReader(), OpenGate(), route, tuple(range(workers)), workers)
         batches = self.rows.to_batches(max_chunksize=BATCH_ROWS)
         partition, (packed,) = _timed(lambda read: list(splitter(iter(read))), [batches])
         blocks = pa.Table.from_batches(packed)
         to = blocks["worker"].to_numpy()
         gathered = [blocks.filter(pa.array(to == worker)).combine_chunks().to_batches() for worker in range(workers)]
-        evaluate, states = _timed(lambda mine: list(self.evaluation(iter(mine))), gathered)
         if how.keeps_keys_whole(1):
-            own, done = self._aggregate(states)
-            return [partition, evaluate, own, own], self._sorted(done)
+            evaluate, done = _timed(lambda mine: list(self.whole(iter(mine))), gathered)
+            return [partition, evaluate, np.zeros(1), np.zeros(1)], self._sorted(done)
+        evaluate, states = _timed(lambda mine: list(self.evaluation(iter(mine))), gathered)
         together = [batch for batches in states for batch in batches]
         one, done = self._aggregate([together])
         by_key, _ = self._aggregate(self._exchanged(together, workers))
@@ -256,14 +256,9 @@ def _timed(run: Callable[[Any], Any], each: Sequence[Any]) -> tuple[NDArray[np.f
     return np.array(seconds), results
 
 
-def _best(runs: Sequence[list[NDArray[np.float64]]], whole: bool) -> Times:
+def _best(runs: Sequence[list[NDArray[np.float64]]]) -> Times:
     """Of several runs the best of each worker and stage, since noise only ever adds; and then the slowest worker."""
-    partition, evaluate, aggregate, by_key = (np.min(stage, axis=0) for stage in zip(*runs, strict=True))
-    slowest = float(evaluate.max())
-    if whole:
-        aggregated = float((evaluate + aggregate).max()) - slowest
-        return Times(float(partition[0]), slowest, aggregated, aggregated)
-    return Times(float(partition[0]), slowest, float(aggregate[0]), float(by_key.max()))
+    return Times(*(float(np.min(stage, axis=0).max()) for stage in zip(*runs, strict=True)))
 
 
 def paths(
@@ -287,7 +282,7 @@ def paths(
                         f"{work.rows.name}, window {number}: {how.label} over {v} workers is wrong",
                         hint="this is a bug: please report it",
                     )
-                found[how.label, v].append(_best([times for times, _ in runs], how.keeps_keys_whole(1)))
+                found[how.label, v].append(_best([times for times, _ in runs]))
     return found
 
 

@@ -14,7 +14,7 @@ NAME = "paper3_figure5"
 
 def main() -> None:
     options = arguments(__doc__ or "")
-    found = measure("tpch-q1", options, scale=0.2, quick_scale=0.01)
+    found = measure("tpch-q1", options, scale=0.2, quick_scale=0.05)
     found.table("TPC-H Q1")
     rate = found.rate()
     wall = {which: found.rows / seconds for which, seconds in found.wall().items()}

@@ -13,7 +13,7 @@ from anabranch.bench.partitioner_runs import AM_2, AM_2_H, AM_5, CAM_2, CAM_5, h
 from anabranch.bench.workloads import workload
 
 NAME = "paper3_figure6_7"
-SCALE, QUICK = 2.0, 0.1
+SCALE, QUICK = 2.0, 0.5
 BETTER = ("AM-2", "AM-5", "cAM-2", "cAM-5")
 
 

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 from rich.console import Console
 
 from anabranch.bench import partitioner_runs as runs
 from anabranch.bench import partitioners
+from anabranch.bench.windows import ResultsDifferError
+from anabranch.bench.workloads import Workload
 
 
 @pytest.mark.slow
@@ -46,3 +52,19 @@ def test_splitters_that_share_nothing_split_keys_and_a_shared_table_does_not() -
     cost = {(row.policy, row.splitters): row.aggregation_cost / row.keys for row in rows}
     assert cost["cAM-2", 1] == cost["heavy", 8] == cost["FLD-1", 1] == 1.0
     assert cost["cAM-2", 8] > 1.0
+
+
+@pytest.mark.slow
+def test_latencies_are_of_right_answers_only(spark: SparkSession, tmp_path: Path) -> None:
+    # t  0 1 2 3 4 5 6 7 8 9 10
+    #    [-------)[-------)        size 4; the rest is no full window
+    rows = pa.table({"t": np.arange(11), "key": ["a", "b"] * 5 + ["a"], "v": np.arange(11)})
+    made_up = Workload("made up", "", rows, ("key",), ("v",), 4, 4, real=False, source="")
+    files = runs.write_windows(made_up, 2, tmp_path)
+    assert [(file.start, file.size, file.rows) for file in files] == [(0, 4, 4), (4, 4, 4)]
+    question = runs.in_spark(("key",), "v")
+    found = runs.latencies(spark, files, question, (None, runs.CAM_2), workers=2, repeats=1)
+    assert {label: len(seconds) for label, seconds in found.items()} == {"auto": 2, "cAM-2": 2}
+    wrong = replace(question, plain={"rows": F.count(F.lit(1)), "total": F.sum("v") + 1})
+    with pytest.raises(ResultsDifferError, match="Spark's aggregates: auto gives"):
+        runs.latencies(spark, files, wrong, (None,), workers=2, repeats=1)

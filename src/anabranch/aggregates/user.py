@@ -36,7 +36,8 @@ def user_aggregate(
 
     With ``state``, the Spark type of the state, an aggregate with a merge can be evaluated in parts: workers take some
     rows of a key each, and their states travel and are merged (see `Windowed.by`, `partition`). It says that the order
-    of rows does not matter: they, and the states of parts, come in any order.
+    of rows does not matter: they, and the states of parts, come in any order. States are what Arrow makes of them:
+    lists, dicts (for a map or struct), numbers, strings, None.
 
         >>> spread = user_aggregate("speed", init=list, incr=lambda s, v: [*s, v], merge=lambda a, b: a + b,
         ...                         final=lambda s: max(s) - min(s), returns="double")

@@ -370,10 +370,9 @@ def latencies(
     execution, up to the rows of the answer. Contestants take turns, each time beginning with another, so that a change
     of the machine's load meets all of them.
     """
+    right = question.right(windows[0], spark)
     for how in contestants:
-        _check(
-            question, question.right(windows[0], spark), _planned(question.ask(windows[0], spark, how, workers)), how
-        )
+        _check(question, right, _planned(question.ask(windows[0], spark, how, workers)), how)
     best: dict[str, list[float]] = {label_of(how): [] for how in contestants}
     for window in windows:
         right = question.right(window, spark)

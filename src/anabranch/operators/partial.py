@@ -18,11 +18,12 @@ import pyarrow.compute as pc
 
 from anabranch.io.blocks import one_batch, unpack
 from anabranch.operators.kernels import Ints, sorted_by_group
-from anabranch.operators.parts import Evaluate, StateFold
+from anabranch.operators.parts import Evaluate, StateFold, untyped
 from anabranch.operators.sliding import PANE, ROWS
 from anabranch.operators.windowed import WindowSettings, groups_of, windows_of_panes
 from anabranch.split.splitter import MARK
 from anabranch.windows import PaneWindow
+from anabranch.windows.ids import Stretch
 
 
 @dataclass(frozen=True)
@@ -40,16 +41,19 @@ class Grouped:
 class PartialEvaluation:
     """What `mapInArrow` runs on a worker, over its packed blocks: one row per key and pane that it has.
 
-    Blocks have the columns keys..., PANE (null: not to be evaluated), `time` (microseconds) and the inputs, `inputs[i]`
-    for `evaluate[i]`. `schema` is keys..., PANE, ROWS, states... and, where it says so, `timed` and `max_t` (as
+    Blocks have the columns keys..., `time` (a place on the axis of the windows) and the inputs, `inputs[i]` for
+    `evaluate[i]`. Rows without a time, or in a pane that the watermark has passed, have no pane: they are counted, and
+    not evaluated. `schema` is keys..., PANE, ROWS, states... and, where it says so, `timed` and `max_t` (as
     `split.PaneGate` wants them) and `part`, the worker.
     """
 
     keys: tuple[str, ...]
     time: str
+    panes: Stretch
     inputs: tuple[tuple[str, ...], ...]
     evaluate: tuple[Evaluate, ...]
     schema: pa.Schema
+    watermark: int | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         found = self.grouped(batches)
@@ -72,10 +76,18 @@ class PartialEvaluation:
             return None
         worker, block = rows
         names = (*self.keys, PANE)
-        codes, columns = groups_of(pa.Table.from_batches([block]), names)
+        table = pa.Table.from_batches([block]).append_column(PANE, self._pane(block.column(self.time)))
+        codes, columns = groups_of(table, names)
         order, offsets = sorted_by_group(codes)
         made = {**dict(zip(names, columns, strict=True)), ROWS: pa.array(np.diff(offsets))}
         return Grouped(worker, block, order, offsets, made)
+
+    def _pane(self, times: pa.Array) -> pa.Array:
+        known = times.is_valid().to_numpy(zero_copy_only=False)
+        panes = self.panes.of(times.fill_null(0).to_numpy() if times.null_count else times.to_numpy())
+        if self.watermark is not None:
+            known &= (panes + 1) * self.panes.size + self.panes.origin > self.watermark
+        return pa.array(panes, mask=None if known.all() else ~known)
 
     def states(self, found: Grouped) -> Iterator[list[Any]]:
         """Of each aggregate the states of all groups."""
@@ -148,12 +160,14 @@ class WholeEvaluation:
         if settings.windows != (PaneWindow(1, 1, 0),) or self.aggregation.earliest is not None:
             yield from self.aggregation(self.evaluation(batches))
             return
-        # A pane is a window: its state needs neither to be merged nor to become an Arrow array.
+        # A pane is a window: nothing to merge, nothing to sort.
         found = self.evaluation.grouped(batches)
         if found is None:
             return
         made, panes = found.columns, found.columns[PANE]
-        lowered = [fold.lowered(states) for fold, states in zip(self.folds, self.evaluation.states(found), strict=True)]
+        # As if they had travelled: `final` must get the same whatever the policy.
+        made_of = zip(self.folds, self.evaluation.evaluate, self.evaluation.states(found), strict=True)
+        lowered = [fold.lowered(untyped(evaluate.typed(states))) for fold, evaluate, states in made_of]
         spec = pa.array(np.zeros(len(panes), np.int32))
         keys = [made[key] for key in settings.keys]
         yield pa.RecordBatch.from_arrays([*keys, spec, panes, panes, made[ROWS], *lowered], names=settings.names)

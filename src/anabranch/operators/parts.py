@@ -49,15 +49,41 @@ class Evaluate:
         return states
 
     def typed(self, states: Sequence[Any]) -> pa.Array:
-        """The states as they travel."""
+        """The states as they travel. What their type cannot hold is an error: it would change the result."""
         try:
-            return pa.array(states, type=self.state)
-        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-            raise OperatorError(
-                f"a state of the user-defined aggregate is not of its declared type {self.state}, and cannot travel: "
-                f"{error}",
-                hint="make `state` the type of what init, incr and merge return",
-            ) from error
+            made = pa.array(states, type=self.state)
+            # Arrow cuts off the fractions of what it makes an integer.
+            whole = not _has_integers(self.state) or _same(untyped(made), list(states))
+        except (ValueError, TypeError, OverflowError) as error:
+            raise self._wrong(str(error)) from error
+        if not whole:
+            raise self._wrong("a number would lose its fraction, or a tuple or set its kind")
+        return made
+
+    def _wrong(self, why: str) -> OperatorError:
+        return OperatorError(
+            f"a state of the user-defined aggregate is not of its declared type {self.state}, and cannot travel: {why}",
+            hint="make `state` the type of what init, incr and merge return: lists, dicts, numbers, strings",
+        )
+
+
+def untyped(states: pa.Array) -> list[Any]:
+    """States as Python has them again: maps as dicts."""
+    values: list[Any] = states.to_pylist(maps_as_pydicts="strict")
+    return values
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Equal; NaN is equal to itself."""
+    if a == b or (a != a and b != b):
+        return True
+    if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+        return all(map(_same, a, b))
+    return isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys() and all(_same(a[k], b[k]) for k in a)
+
+
+def _has_integers(kind: pa.DataType) -> bool:
+    return pa.types.is_integer(kind) or any(_has_integers(kind.field(i).type) for i in range(kind.num_fields))
 
 
 @dataclass(frozen=True)
@@ -69,7 +95,7 @@ class StateFold(Fold):
     returns: pa.DataType
 
     def __call__(self, states: pa.Array, runs: Runs) -> pa.Array:
-        values = states.to_pylist()
+        values = untyped(states)
         if (runs.lo[1:] >= runs.hi[:-1]).all():  # no state is needed twice: nothing to copy, nothing to stack
             bounds = zip(runs.lo.tolist(), runs.hi.tolist(), strict=True)
             merged = [reduce(self.merge, values[lo:hi]) if hi - lo > 1 else values[lo] for lo, hi in bounds]

@@ -13,35 +13,33 @@ The epoch runtime uses the first two stages (`PartialPanes`); its window operato
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
+from pyspark.errors import PySparkTypeError
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
 from pyspark.sql.types import (
-    ArrayType,
     DoubleType,
     FloatType,
     IntegerType,
     LongType,
-    MapType,
     StringType,
     StructField,
     StructType,
-    VariantType,
 )
 
 from anabranch.aggregates import Inputs, Parts
-from anabranch.errors import InvalidArgumentError
+from anabranch.errors import ColumnTypeError, InvalidArgumentError
 from anabranch.network.columns import floordiv, quoted
 from anabranch.network.query import Query, inputs_of
 from anabranch.operators.partial import Aggregation, PartialEvaluation, WholeEvaluation
 from anabranch.operators.sliding import PANE, ROWS
 from anabranch.plan.cost import Statistics
 from anabranch.plan.panes import state_names, states_of, window_settings, windows_of_runs
-from anabranch.split.hashing import key_hash
+from anabranch.split.hashing import check_key_type, key_hash
 from anabranch.split.keys import KeyRoute
 from anabranch.split.partitioner import HeavyKeys
 from anabranch.split.partitioning import Partitioning
@@ -74,7 +72,8 @@ class Placement:
         if not self.partitioning.keeps_keys_whole(self.splitters):
             return False
         aligned = len(query.panes.windows) == 1 and query.panes.windows[0].tumbling
-        return aligned or self.partitioning.policy in ("fld", "heavy")
+        # Spark may exchange once more before it groups, and then the panes of a key are in several places.
+        return aligned or (self.in_python and self.partitioning.policy in ("fld", "heavy"))
 
     def describe(self, query: Query) -> str:
         where = "evaluated in Python, over blocks" if self.in_python else "evaluated by Spark"
@@ -94,8 +93,10 @@ def unplaceable(query: Query) -> str | None:
         return "no key to partition by"
     for key in query.keys:
         kind = query.source.schema[key].dataType
-        if isinstance(kind, (ArrayType, MapType, StructType, VariantType)):
-            return f"the key {key!r} is of the nested type {kind.simpleString()}"
+        try:
+            check_key_type(to_arrow_type(kind, timezone="UTC"))
+        except (ColumnTypeError, PySparkTypeError):
+            return f"the key {key!r} is of type {kind.simpleString()}, for which there is no hash"
         if isinstance(kind, StringType) and not kind.isUTF8BinaryCollation():
             # Keys that a collation makes equal have different hashes: they would be told apart.
             return f"the key {key!r} has a collation, by which different strings are one key"
@@ -181,8 +182,7 @@ def build(query: Query, source: DataFrame, axis: str, placed: Placement) -> Data
     panes = PartialPanes(query, axis, placed.workers, in_python=placed.in_python)
     if placed.splitters is not None:
         source = source.coalesce(placed.splitters)
-    pane = pane_of(F.col(axis), query.panes.size, query.panes.origin, floordiv)
-    placed_rows = panes.placed(source, pane, placed.partitioning, placed.heavy, strict=placed.whole(query))
+    placed_rows = panes.placed(source, placed.partitioning, placed.heavy, strict=placed.whole(query))
     settings, runs = window_settings(query, panes.folds, panes.key_fields, panes.states)
     aggregation = Aggregation(settings, 0 if query.counts_rows else None)
     if not placed.whole(query):
@@ -212,7 +212,7 @@ class PartialPanes:
         inputs = [inputs_of(query.source, aggregate, query.time) for aggregate in query.aggregates.values()]
         self._inputs = tuple(tuple(f"__ab_i{i}_{j}" for j in range(len(each.columns))) for i, each in enumerate(inputs))
         keys = [_as_grouped(query, key).alias(name) for key, name in zip(query.keys, self.keys, strict=True)]
-        self._projected = [*keys, F.col(axis), key_hash([_as_grouped(query, key) for key in query.keys]).alias(HASH)]
+        self._projected = [*keys, F.col(axis)]
         for names, each in zip(self._inputs, inputs, strict=True):
             self._projected += [column.alias(name) for name, column in zip(names, each.columns, strict=True)]
         parts = in_parts(query) if in_python else None
@@ -225,15 +225,15 @@ class PartialPanes:
         projected = query.source.withColumn(axis, F.lit(0).cast("bigint")).select(*self._projected)
         fields = {each.name: StructField(each.name, each.dataType) for each in projected.schema}
         self.key_fields = [fields[name] for name in self.keys]
+        self._pane = pane_of(F.col(axis), query.panes.size, query.panes.origin, floordiv)
+        self._pane_end = (self._pane + 1) * query.panes.size + query.panes.origin
         if parts is None:
             self.evaluation: PartialEvaluation | None = None
             """what workers run over blocks; None: Spark evaluates"""
             self.folds = [state.fold for state in states_of(query)]
-            del fields[HASH]
-            self._assigned = StructType([*fields.values(), _long(PANE), StructField(WORKER, IntegerType())])
+            self._assigned = StructType([*fields.values(), StructField(WORKER, IntegerType())])
             self._lifts = self._lifted(query, inputs)
-            placed = projected.drop(HASH).withColumns({PANE: F.col(axis), WORKER: F.lit(0)})
-            self.states = self.evaluated(placed).schema
+            self.states = self.evaluated(projected.withColumn(WORKER, F.lit(0))).schema
             return
         self.folds = [part.fold for part in parts]
         states = [StructField(name, part.type) for name, part in zip(state_names(query), parts, strict=True)]
@@ -241,7 +241,8 @@ class PartialPanes:
         """of the evaluated rows"""
         evaluate = tuple(part.evaluate for part in parts)
         arrow = to_arrow_schema(self.states, timezone="UTC")
-        self.evaluation = PartialEvaluation(self.keys, axis, self._inputs, evaluate, arrow)
+        panes = Stretch(query.panes.size, query.panes.origin)
+        self.evaluation = PartialEvaluation(self.keys, axis, panes, self._inputs, evaluate, arrow)
 
     def _lifted(self, query: Query, inputs: Sequence[Inputs]) -> list[Column]:
         """Spark's aggregates over the columns as they travel."""
@@ -254,24 +255,24 @@ class PartialPanes:
         return [F.count(F.lit(1)).alias(ROWS), *named]
 
     def placed(
-        self, rows: DataFrame, pane: Column, partitioning: Partitioning, heavy: HeavyKeys, *, strict: bool = False
+        self, rows: DataFrame, partitioning: Partitioning, heavy: HeavyKeys, *, strict: bool = False
     ) -> DataFrame:
         """The rows (or blocks of them) on their workers. `strict`: what would split a key is an error."""
-        route = KeyRoute(partitioning, hashed=HASH, time=self._axis, stretch=self._stretch, heavy=heavy, strict=strict)
-        projected = rows.select(*self._projected, pane.alias(PANE))
+        route = KeyRoute(partitioning, self.keys, time=self._axis, stretch=self._stretch, heavy=heavy, strict=strict)
+        projected = rows.select(*self._projected)
         if self.evaluation is None:
             assign = Assign(route, self._workers, tuple(self._assigned.names))
             return projected.mapInArrow(assign, self._assigned).repartitionById(self._workers, WORKER)
-        travelling = (*self.keys, PANE, self._axis, *(name for names in self._inputs for name in names))
         workers = tuple(range(self._workers))
-        splitter = Splitter(0, RowReader(), OpenGate(), route, workers, self._workers, columns=travelling)
+        splitter = Splitter(0, RowReader(), OpenGate(), route, workers, self._workers)
         return projected.mapInArrow(splitter, PACKED_SCHEMA).repartitionById(self._workers, "worker")
 
-    def evaluated(self, placed: DataFrame) -> DataFrame:
-        """Partial evaluation of what is placed."""
+    def evaluated(self, placed: DataFrame, watermark: int | None = None) -> DataFrame:
+        """Partial evaluation of what is placed. Late rows, and those without a time, have no pane, and are counted."""
         if self.evaluation is not None:
-            return placed.mapInArrow(self.evaluation, self.states)
-        by = [F.col(WORKER), *(F.col(name) for name in self.keys), F.col(PANE)]
+            return placed.mapInArrow(replace(self.evaluation, watermark=watermark), self.states)
+        pane = self._pane if watermark is None else F.when(self._pane_end > watermark, self._pane)
+        by = [F.col(WORKER), *(F.col(name) for name in self.keys), pane.alias(PANE)]
         if self._counted is None:
             return placed.groupBy(*by).agg(*self._lifts).drop(WORKER)
         timed, max_t, worker = self._counted

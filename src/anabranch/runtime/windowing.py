@@ -104,8 +104,8 @@ class WindowJob:
             assert decided.partitioning is not None and self._stretch is not None
             gate = PlacedGate(PANE, ROWS, _TIMED, _MAX_T, PART, _HASH, self.workers, self._stretch)
             rows = rows if self._splitters is None else rows.coalesce(self._splitters)
-            placed = self.placing.placed(rows.select(*self._placed), pane, decided.partitioning, decided.heavy)
-            counted = self.placing.evaluated(placed)
+            placed = self.placing.placed(rows.select(*self._placed), decided.partitioning, decided.heavy)
+            counted = self.placing.evaluated(placed, feed.watermark)
         splitter = Splitter(
             edge,
             RowReader(),
