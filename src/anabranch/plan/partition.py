@@ -50,8 +50,6 @@ from anabranch.windows.ids import Stretch, pane_of
 
 HASH, TIME, WORKER, SPLITTER = "__ab_hash", "__ab_time", "__ab_worker", "__ab_splitter"
 
-LEFT = "left to Spark"
-
 
 @dataclass(frozen=True)
 class Placement:

@@ -82,15 +82,6 @@ class Metrics:
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
-    def describe(self) -> str:
-        """One line for people."""
-        return (
-            f"{self.tuples:,} tuples of {self.keys:,} keys on {self.workers} workers: imbalance "
-            f"{self.tuple_imbalance:,.1f} tuples, {self.cardinality_imbalance:,.1f} keys, "
-            f"{self.hybrid_imbalance:.2f} hybrid; {self.aggregation_cost:,} partial results "
-            f"(at least {self.least_cost:,}, at most {self.most_cost:,})"
-        )
-
 
 def loads_of(workers: NDArray[Any], keys: NDArray[Any], count: int) -> WindowLoads:
     """The loads of a window, from the worker and the key of each tuple; `count` is V."""

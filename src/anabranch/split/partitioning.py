@@ -115,10 +115,6 @@ class KeyPartition:
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise InvalidArgumentError(f"{name}={value!r}", hint="give a whole number above zero, or leave it out")
 
-    def describe(self) -> str:
-        """For a checkpoint's identity: what may not change between two runs."""
-        return "auto" if self.partitioning is None else self.partitioning.label
-
 
 AUTO = KeyPartition()
 
