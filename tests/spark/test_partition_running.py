@@ -1,4 +1,4 @@
-"""Key partitioners in the epoch runtime: the same answers by every policy, metrics that add up, a policy that changes."""
+"""Key partitioners in the epoch runtime: the same answers by every policy, metrics that add up, a changing policy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 import anabranch as ab
 from anabranch.errors import InvalidArgumentError
 from tests.spark.streams import Feed
-from tests.spark.test_start import S, Row, complete, random_epochs, sorted_rows
+from tests.spark.test_start import Row, S, complete, random_epochs, sorted_rows
 
 POLICIES = [("sh", "exact"), ("fld", "exact"), ("pk", "exact"), ("cam", "exact"), ("lm", "hll"), ("heavy", "exact")]
 
@@ -58,7 +58,12 @@ def test_python_aggregates_as_in_a_batch(spark: SparkSession, tmp_path: Path, po
 
 
 def test_native_aggregates_by_a_policy(spark: SparkSession, tmp_path: Path) -> None:
-    aggregates = {"n": ab.count(), "mean": ab.avg("value"), "kinds": ab.count_distinct("value"), "end": ab.last("value")}
+    aggregates = {
+        "n": ab.count(),
+        "mean": ab.avg("value"),
+        "kinds": ab.count_distinct("value"),
+        "end": ab.last("value"),
+    }
     feed = Feed(tmp_path / "in")
     feed.add(*random_epochs(4, epochs=2))
     sink, query = run(query_over(feed.stream(spark), "pk", **aggregates), tmp_path)

@@ -56,7 +56,7 @@ LIMITS = {
     "lm2h_ns_per_tuple": 150.0,
 }
 
-_EACH = " / ".join(map(str, WORKERS)) + " workers"
+_EACH = "/".join(map(str, WORKERS)) + " workers"
 _SPLIT_WORKERS = 16
 _ON_SPARK = (FLD, PK_2, PK_5, AM_2, CAM_2, CAM_5, SH, LM_2)
 _NATIVE = (None, CAM_2, PK_2)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from anabranch._process import keep_what_is_loaded
 from anabranch.operators.folds import Fold, Runs, Sum
 from anabranch.operators.kernels import find_runs
 from anabranch.windows import Batches, PaneWindow
@@ -38,6 +39,7 @@ class SlidingOperator:
         for batch in batches:
             if batch.num_rows:
                 yield from self._evaluate(batch)
+        keep_what_is_loaded()
 
     def _evaluate(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         keys = batch.columns[:-2]

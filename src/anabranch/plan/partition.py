@@ -31,6 +31,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from anabranch._process import keep_what_is_loaded
 from anabranch.aggregates import Inputs, Parts
 from anabranch.errors import ColumnTypeError, InvalidArgumentError
 from anabranch.network.columns import floordiv, quoted
@@ -314,3 +315,4 @@ class Assign:
                 workers, _, travelling = route(batch, self.workers)
                 columns = [*travelling.select(list(self.names[:-1])).columns, pa.array(workers.astype(np.int32))]
                 yield pa.RecordBatch.from_arrays(columns, names=list(self.names))
+        keep_what_is_loaded()

@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyspark import TaskContext
 
+from anabranch._process import keep_what_is_loaded
 from anabranch.errors import OperatorError
 from anabranch.io.blocks import micros_of, one_batch, pack_in_parts, payloads, referenced
 from anabranch.split.placed import Placed
@@ -317,6 +318,7 @@ class Splitter:
             seq += 1
         route.ended(census)
         yield self._marks(part, census, measures)
+        keep_what_is_loaded()
 
     def _split(
         self, window: pa.RecordBatch, route: Route, measures: _Measures
