@@ -7,7 +7,7 @@ windows had 42 tuples, those of this part of the trace have some two thousand: e
 from __future__ import annotations
 
 from common import Shape, arguments, report
-from paper3 import measure, plot, spread, table, workers_in
+from partitioning import measure, plot, spread, table, workers_in
 
 from anabranch.bench.partitioner_runs import AM_2, AM_5, CAM_2, CAM_5, FLD, PK_2, SH
 

@@ -7,7 +7,7 @@ full window has 113,467 tuples of 757 jobs.
 from __future__ import annotations
 
 from common import Shape, arguments, report
-from paper3 import measure, over, plot, spread, table, workers_in
+from partitioning import measure, over, plot, spread, table, workers_in
 
 from anabranch.bench.partitioner_runs import AM_2, AM_5, CAM_2, CAM_5, FLD, PK_2, SH
 

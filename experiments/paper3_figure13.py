@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 from common import Shape, arguments, report
-from paper3 import DATA, ByPolicy, by_policy, in_ms, plot, spread, table
+from partitioning import DATA, ByPolicy, by_policy, in_ms, plot, spread, table
 
 from anabranch.bench.partitioner_runs import BLOCK, TABLE_2, WORKERS
 from anabranch.bench.workloads import workload

@@ -7,7 +7,7 @@ more than four workers at work, however many there are.
 from __future__ import annotations
 
 from common import Shape, arguments, report
-from paper3 import WHOLE, ByPolicy, by_policy, measure, plot, spread, workers_in
+from partitioning import WHOLE, ByPolicy, by_policy, measure, plot, spread, workers_in
 
 NAME = "paper3_figure5"
 

@@ -7,7 +7,7 @@ FLD. Figure 7 is counted, not timed.
 from __future__ import annotations
 
 from common import Shape, arguments, report
-from paper3 import DATA, ByPolicy, measure, over, plot, spread, table
+from partitioning import DATA, ByPolicy, measure, over, plot, spread, table
 
 from anabranch.bench.partitioner_runs import AM_2, AM_2_H, AM_5, CAM_2, CAM_5, hashes_of, model
 from anabranch.bench.workloads import workload

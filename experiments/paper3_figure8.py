@@ -7,7 +7,7 @@ estimate may take a new key for a known one, so its results cannot be taken for 
 from __future__ import annotations
 
 from common import Shape, arguments, report
-from paper3 import SPLIT, WHOLE, ByPolicy, in_ms, measure, over, plot, spread, workers_in
+from partitioning import SPLIT, WHOLE, ByPolicy, in_ms, measure, over, plot, spread, workers_in
 
 NAME = "paper3_figure8"
 

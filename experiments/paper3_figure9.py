@@ -7,7 +7,7 @@ by cell, has other keys and does not depend on how taxis are placed.
 from __future__ import annotations
 
 from common import Shape, arguments, report
-from paper3 import SPLIT, WHOLE, ByPolicy, in_ms, measure, over, plot, spread, workers_in
+from partitioning import SPLIT, WHOLE, ByPolicy, in_ms, measure, over, plot, spread, workers_in
 
 NAME = "paper3_figure9"
 OURS = ("AM-2", "AM-5", "cAM-2", "cAM-5")

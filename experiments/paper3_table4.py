@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from common import Shape, arguments, report
-from paper3 import by_policy, plot, spread, table
+from partitioning import by_policy, plot, spread, table
 
 from anabranch.bench.partitioner_runs import (
     AM_2,
