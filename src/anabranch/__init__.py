@@ -30,7 +30,8 @@ from anabranch.io.replay import replay
 from anabranch.io.sinks import CallSink, DeltaSink, FileSink, MemorySink, Sink
 from anabranch.network.partition import partition_by, partition_report
 from anabranch.network.processing import Processed, Split
-from anabranch.network.stream import Aggregation, Stream, Windowed, block_stream, sliding, stream
+from anabranch.network.stream import Stream, block_stream, sliding, stream
+from anabranch.network.windowed import Aggregation, Windowed
 from anabranch.operators.protocol import Operator
 from anabranch.operators.state import State
 from anabranch.runtime.exporters import JsonLines, Listener, Prometheus

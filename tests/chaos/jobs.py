@@ -1,4 +1,4 @@
-"""Four queries over a recording, in a process of their own, so that it can be killed and started again.
+"""Five queries over a recording, in a process of their own, so that it can be killed and started again.
 
     python -m tests.chaos.jobs aggregates --input in/ --folder run/ [--master "local[2,4]"]
 
@@ -7,6 +7,7 @@
 | `aggregates` | sliding windows by key; the last bits of a float's sum tell in which order it was added up |
 | `split` | a split with broadcasts, and an operator's running totals: a row lost or taken twice shows ever after |
 | `nested` | windows over windows, so that one epoch is two Spark jobs |
+| `placed` | an aggregate in Python over keys that a policy places, which changes; sums of floats tell who added what |
 | `linearroad` | all of Linear Road, from blocks: cars' accounts, broadcast queries, an aggregation tree, six outputs |
 
 A job has all its files in `folder/NAME`: `output`, `checkpoint` and `live`. It reads the whole recording in epochs of
@@ -115,7 +116,21 @@ def linearroad(spark: SparkSession, recording: Path, output: Path) -> list[Deliv
     )
 
 
-JOBS = ("aggregates", "split", "nested", "linearroad")
+def placed(rows: ab.Stream) -> Any:
+    total = ab.user_aggregate(
+        "speed",
+        init=lambda: [0.0, 0.0],
+        incr=lambda state, speed: [state[0] + 1.0, state[1] + speed],
+        merge=lambda a, b: [a[0] + b[0], a[1] + b[1]],
+        final=lambda state: state[1],
+        returns="double",
+        state="array<double>",
+    )
+    # 500 vehicles in an epoch's 20,000 rows: many, so `auto` goes from cAM to the shared table.
+    return rows.window(size="4 s", slide="2 s").by("vehicle", workers=3).agg(speed=total)
+
+
+JOBS = ("aggregates", "split", "nested", "placed", "linearroad")
 
 
 def deliveries(
@@ -125,7 +140,7 @@ def deliveries(
     if name == "linearroad":
         return linearroad(spark, recording, output)
     source = ab.replay(spark, recording / "recording.parquet", time="at", rows_per_epoch=rows_per_epoch)
-    query = {"aggregates": aggregates, "split": split, "nested": nested}[name]
+    query = {"aggregates": aggregates, "split": split, "nested": nested, "placed": placed}[name]
     return [query(ab.stream(source, time="at", watermark="1 s")).to(ab.FileSink(output))]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -157,7 +158,22 @@ def test_the_table_is_of_the_last_epoch_and_survives_the_ledger() -> None:
 
 def test_other_policies_have_no_table() -> None:
     decided = KeyPlacement("window-1", 2, fixed="PK-2").decide([epoch(0, 3, 9, 2, heaviest=((1, 9),))], {})
-    assert decided == {HEAVY: {"keys": [], "workers": []}}
+    assert decided[HEAVY] == {"keys": [], "workers": []} and "partition" not in decided
+
+
+def test_a_restart_decides_as_if_nothing_had_happened() -> None:
+    """Without the epochs before the last, which only the process knew, but with the settings: the ledger has them."""
+    control = KeyPlacement("window-1", 4)
+    epochs = [epoch(n, 3 if n < 3 else 700, 4_000, heaviest=((n, 9),)) for n in range(6)]
+    whole, restarted = [], []
+    current: Mapping[str, Any] = {}
+    for n in range(7):
+        afresh = control.decide(epochs[max(0, n - 1) : n], current)
+        current = control.decide(epochs[:n], current)
+        whole.append(current)
+        restarted.append(afresh)
+    assert restarted == whole
+    assert {each["partition"] for each in whole} == {"cAM-2", "SH-w", "heavy"}
 
 
 @pytest.mark.parametrize("label", ["SH-w", "FLD-1", "PK-3", "CM-2", "AM-5", "cAM-2", "LM-2", "LM-2-H", "heavy"])

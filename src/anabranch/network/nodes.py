@@ -15,7 +15,7 @@ from anabranch.network.columns import TimeColumn
 from anabranch.network.parts import Part, Source
 from anabranch.network.query import Query
 from anabranch.operators.protocol import OperatorFactory
-from anabranch.plan.partition import evaluated_in_parts
+from anabranch.plan.placement import evaluated_in_parts
 from anabranch.split.partitioning import KeyPartition
 from anabranch.split.splitter import BroadcastFunction, RouteFunction
 from anabranch.windows.ids import Stretch

@@ -29,7 +29,8 @@ from anabranch.network.explain import explain_routing
 from anabranch.network.nodes import ONLY, CombineNode, Input, Node, ProcessNode, Routing
 from anabranch.network.parts import Output, Part
 from anabranch.network.query import analysed
-from anabranch.network.stream import Startable, Stream
+from anabranch.network.startable import Startable
+from anabranch.network.stream import Stream
 from anabranch.operators.protocol import Operator, OperatorFactory
 from anabranch.split.hashing import check_key_type
 from anabranch.split.partitioning import KeyPartition

@@ -12,56 +12,37 @@ returns is asked for rows.
 
 from __future__ import annotations
 
-import itertools
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from anabranch.aggregates import Aggregate, ColumnLike
 from anabranch.errors import InvalidArgumentError, InvalidWindowError, StreamingError, column_not_found
 from anabranch.io.frames import unpacked
 from anabranch.network.columns import EVENT, MICROS, TimeColumn, TimeKind, quoted
-from anabranch.network.nodes import ONLY, Input, Node, WindowNode
-from anabranch.network.parts import Output, Packed, Part, Source, Step
-from anabranch.network.query import Query, analysed, resolve
-from anabranch.plan import batch as batch_plan
-from anabranch.plan import streaming
-from anabranch.plan.choose import Choice, choose, measure
-from anabranch.plan.cost import UNKNOWN, Statistics
-from anabranch.plan.explain import explain
-from anabranch.plan.panes import WINDOW, WINDOW_SPEC
-from anabranch.plan.strategy import Kind, Strategy
-from anabranch.split.partitioning import AUTO, KeyPartition, key_partition
+from anabranch.network.parts import Packed, Part, Source, Step
+from anabranch.network.query import analysed, resolve
+from anabranch.plan.strategy import Kind
+from anabranch.split.partitioning import key_partition
 from anabranch.windows import Duration, Panes, Window, describe, micros
 from anabranch.windows.ids import Stretch
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from anabranch.io.sinks import Sink
     from anabranch.network.processing import Processed, Split
+    from anabranch.network.windowed import Windowed
     from anabranch.operators.protocol import OperatorFactory
-    from anabranch.runtime.deliveries import Delivery
-    from anabranch.runtime.query import EpochQuery
     from anabranch.split.splitter import BroadcastFunction, RouteFunction
-
-WINDOW_TIME = "window_time"
-"""The time of a window's result, for aggregates that follow: its last instant, as Spark's `window_time()`."""
 
 GROUPS = 60
 """Partition-groups of a keyed operator, unless told: far more than workers, so that they can be moved (paper 2)."""
-WINDOW_GROUPS = 16
-"""Partition-groups of a windowed aggregate with keys, in the epoch runtime."""
 
 _WATERMARK = "spark.watermarkDelayMs"
-_numbers = itertools.count(1)
 
 
 def stream(source: DataFrame, *, time: str, watermark: Duration | None = None) -> Stream:
@@ -240,6 +221,8 @@ class Stream:
         Without a slide it tumbles. Count windows count the rows of each key in the order of time; with
         ``per_key=False`` those of all keys.
         """
+        from anabranch.network.windowed import Windowed
+
         if (size is None) == (rows is None):
             raise InvalidWindowError(
                 "a window is over time or over rows, and needs one size",
@@ -255,6 +238,8 @@ class Stream:
 
     def windows(self, *sizes: tuple[Duration, Duration], origin: Duration = 0) -> Windowed:
         """Several windows over one stream, (size, slide) each; they share one set of panes."""
+        from anabranch.network.windowed import Windowed
+
         for pair in sizes:
             if not isinstance(pair, (tuple, list)) or len(pair) != 2:
                 raise InvalidWindowError(
@@ -308,267 +293,6 @@ class Stream:
             raise self.refusal
 
 
-@dataclass(frozen=True)
-class Windowed:
-    """A stream cut into windows."""
-
-    stream: Stream
-    panes: Panes
-    keys: tuple[str, ...] = ()
-    rows_per_key: bool = True
-    partition: KeyPartition = AUTO
-
-    def by(
-        self,
-        *keys: ColumnLike,
-        partition: str = "auto",
-        choices: int = 2,
-        cardinality: str = "exact",
-        workers: int | None = None,
-        splitters: int | None = None,
-    ) -> Windowed:
-        """Group by these columns, or expressions with an alias.
-
-        `partition` says which worker gets which key (paper 3; `anabranch.split.partitioning` has the table): "sh",
-        "fld", "pk", "cm", "am", "cam", "lm" or "heavy", with `choices` candidate workers for a key, whose keys are
-        counted exactly or by HyperLogLog (`cardinality="hll"`). "auto" leaves Spark alone where it combines rows before
-        it exchanges them, and chooses for aggregates in Python that can be evaluated in parts. The policy changes what
-        a query costs, never its result. `explain()` shows it.
-        """
-        stream, names = self.stream, []
-        for key in keys:
-            source = stream.source
-            column = resolve(source, key)
-            chosen = analysed("a key", source, partial(source.select, column))
-            name = chosen.columns[0]
-            if name not in source.columns:
-                stream = stream.with_columns({name: column})
-            elif not any(chosen.sameSemantics(source.select(c)) for c in (quoted(name), quoted(name).alias(name))):
-                raise InvalidArgumentError(
-                    f"the key {name!r} has the name of another column, which would be hidden from the aggregates",
-                    hint=f'give it a name of its own: .alias("{name}_key")',
-                )
-            if name in (WINDOW, WINDOW_TIME) or (name == WINDOW_SPEC and len(self.panes.windows) > 1):
-                raise InvalidArgumentError(
-                    f"a key cannot be called {name!r}: the result has such a column already",
-                    hint=f'rename it: .by(F.col("{name}").alias("..."))',
-                )
-            names.append(name)
-        if len(set(names)) < len(names):
-            raise InvalidArgumentError(f"the same key twice in by({', '.join(names)})", hint="leave one out")
-        placed = key_partition(partition, choices, cardinality, workers, splitters)
-        if placed.partitioning is not None and not names:
-            raise InvalidArgumentError(
-                f"partition={partition!r} without a key: there is nothing to place", hint="name the key: by(...)"
-            )
-        return replace(self, stream=stream, keys=tuple(names), partition=placed)
-
-    def agg(self, **aggregates: Aggregate) -> Aggregation:
-        """Aggregate each window (and key): ``agg(trips=ab.count(), fare=ab.avg("fare"))``."""
-        if not aggregates:
-            raise InvalidArgumentError("agg() without an aggregate", hint="write for example agg(rows=ab.count())")
-        for name, aggregate in aggregates.items():
-            if not isinstance(aggregate, Aggregate):
-                raise InvalidArgumentError(
-                    f"{name}={aggregate!r} is not an aggregate of Anabranch",
-                    hint='write for example ab.avg("fare"), not the function of pyspark.sql.functions',
-                )
-        taken = {name.lower() for name in (*self.keys, WINDOW, WINDOW_SPEC, WINDOW_TIME)}
-        for name in aggregates:
-            # Spark's names are the same in upper and lower case.
-            if name.lower() in taken:
-                raise InvalidArgumentError(
-                    f"an aggregate cannot be called {name!r}: the result has such a column already",
-                    hint="choose another name",
-                )
-            taken.add(name.lower())
-        query = Query(
-            self.stream.source,
-            self.stream.time,
-            self.panes,
-            self.keys,
-            dict(aggregates),
-            self.rows_per_key,
-            f"anabranch-{next(_numbers)}",
-            self.partition,
-        )
-        query.bound  # noqa: B018  # Checks columns and types now, where the user wrote them.
-        return Aggregation(query, stream=self.stream)
-
-
-class Startable(ABC):
-    """What the epoch runtime can run."""
-
-    @abstractmethod
-    def _emissions(self) -> tuple[tuple[Node, str], ...]:
-        """The outputs, as (operator, name of the output)."""
-
-    def to(self, sink: Sink | Mapping[str, Sink]) -> Delivery:
-        """Say where the results go; for `anabranch.start`, which takes several."""
-        from anabranch.runtime.deliveries import deliver
-
-        return deliver(self._emissions(), sink)
-
-    def start(self, sink: Sink | Mapping[str, Sink], *, checkpoint: str | Path, **settings: Any) -> EpochQuery:
-        """Run it in the epoch runtime, and return the handle of the running query.
-
-        `sink` takes the results (`anabranch.FileSink`, ...); an operator with several outputs takes a dictionary of
-        them. The settings are those of `anabranch.start`: trigger, qos, listeners, workers, ...
-        """
-        from anabranch.runtime.start import start
-
-        return start(self.to(sink), checkpoint=checkpoint, **settings)
-
-
-@dataclass(frozen=True)
-class Aggregation(Startable):
-    """A windowed aggregate: ready to run, and itself a stream that further windows may be put over."""
-
-    query: Query
-    strategy: Strategy | None = None
-    max_delay: int | None = None
-    statistics: Statistics = UNKNOWN
-    stream: Stream | None = None
-
-    def using(
-        self,
-        strategy: Kind | str = "auto",
-        *,
-        batch: int = 1,
-        nodes: int | None = None,
-        max_delay: Duration | None = None,
-    ) -> Aggregation:
-        """Run by that strategy: "auto", "window", "batch" (of `batch` windows) or "pane" (over `nodes` in a ring).
-
-        On a stream, `max_delay` bounds how long a complete window may wait for the others of its batch.
-        """
-        delay = None if max_delay is None else micros(max_delay, "max_delay")
-        if delay is not None and delay < 0:
-            raise InvalidArgumentError(f"max_delay of {describe(delay)}", hint="give zero or more")
-        asked = None if strategy == "auto" else Strategy(strategy, batch, nodes)  # type: ignore[arg-type]
-        return replace(self, strategy=asked, max_delay=delay)
-
-    def assume(self, *, rows_per_pane: float) -> Aggregation:
-        """Tell the planner how many rows a pane of a key has, on average."""
-        if not isinstance(rows_per_pane, (int, float)) or not rows_per_pane > 0:
-            raise InvalidArgumentError(f"{rows_per_pane!r} rows per pane", hint="give a number above zero")
-        return replace(self, statistics=Statistics(rows_per_pane, "as told"))
-
-    def sample(self, share: float = 0.01) -> Aggregation:
-        """Let the planner count that share of the panes; runs a small Spark job now."""
-        return replace(self, statistics=measure(self.query, share))
-
-    @property
-    def metrics(self) -> str:
-        """The name under which Spark reports how many rows came and how many had no time (observed metrics)."""
-        return self.query.metrics
-
-    def to_df(self, *, observation: Observation | None = None) -> DataFrame:
-        """The windows as a DataFrame: batch in, batch out; stream in, stream out.
-
-        Columns: the keys, `window` (struct of start and end), with several windows `window_spec`, the aggregates. Rows
-        without a time are left out, counted as `null_time` in Spark's observed metrics (`metrics`, or your
-        `observation`), and kept: `bad_rows()` of the stream has them.
-        """
-        self._check_planned()
-        return self._build(self._choice(), observation)
-
-    def explain(self) -> str:
-        """The strategy, its price, the prices of those not taken, and the Spark plan in short."""
-        self._check_planned()
-        choice = self._choice()
-        return explain(self.query, choice, self._build(choice, None))
-
-    def order_by_window(self, k: int | None = 0) -> DataFrame:
-        """The windows in order: two results that leave out of order are at most k apart.
-
-        A sort gives k = 0, which keeps every other bound too; ``None`` takes them as they come. On streams the ordered
-        merge of the runtime does this.
-        """
-        if k is not None and (not isinstance(k, int) or k < 0):
-            raise InvalidArgumentError(f"a disorder of k = {k!r}", hint="k is 0 or more, or None for any order")
-        windows = self.to_df()
-        if k is None:
-            return windows
-        if self.query.streaming:
-            raise StreamingError("Spark cannot sort a stream", hint="take to_df(), and order what it delivers")
-        return windows.orderBy(f"{WINDOW}.start", f"{WINDOW}.end", *(quoted(key) for key in self.query.keys))
-
-    def as_stream(self) -> Stream:
-        """The results as a stream, for further windows; their time is `window_time`, the window's last instant."""
-        query = self.query
-        if query.counts_rows:
-            raise InvalidWindowError(
-                "the results of count windows have positions, not times",
-                hint='aggregate a time too, at=ab.max("time"), and start anew: ab.stream(q.to_df(), time="at")',
-            )
-        time = TimeColumn(WINDOW_TIME, query.time.kind)
-        if self.stream is None or not self.stream.parts:
-            return Stream(_with_window_time(self.to_df(), query), time)
-        part = Part(Output(self.node, ONLY, time), (lambda rows: _with_window_time(rows, query),))
-        try:
-            self._check_planned()
-            inner = streaming.build_inner(query, None)
-        except StreamingError as refusal:
-            shape = _with_window_time(query.result_like(batch_plan.build), query)
-            return Stream(shape, time, (part,), refusal)
-        event = F.window_time("__ab_window")
-        columns = [
-            *(quoted(k) for k in query.keys),
-            streaming.user_window(query, F.col("__ab_window")).alias(WINDOW),
-        ]
-        if query.time.kind is TimeKind.TIMESTAMP:
-            times = [event.alias(WINDOW_TIME)]
-        else:
-            times = [query.time.from_micros(F.unix_micros(event)).alias(WINDOW_TIME), event.alias(EVENT)]
-        return Stream(inner.select(*columns, *map(quoted, query.aggregates), *times), time, (part,))
-
-    def filter(self, condition: Column | str) -> Stream:
-        """Only the results for which the condition holds, as a stream."""
-        return self.as_stream().filter(condition)
-
-    def window(self, *, size: Duration, slide: Duration | None = None, origin: Duration = 0) -> Windowed:
-        """A time window over the results: aggregates after aggregates."""
-        return self.as_stream().window(size=size, slide=slide, origin=origin)
-
-    def windows(self, *sizes: tuple[Duration, Duration], origin: Duration = 0) -> Windowed:
-        """Several windows over the results."""
-        return self.as_stream().windows(*sizes, origin=origin)
-
-    @cached_property
-    def node(self) -> WindowNode:
-        """This aggregate as a node of the query network."""
-        assert self.stream is not None
-        inputs = tuple(Input(part, self.query.time) for part in self.stream.parts)
-        batch = self.strategy.batch if self.strategy is not None and self.strategy.kind != "window" else None
-        return WindowNode(inputs, self.query, WINDOW_GROUPS if self.query.keys else 1, batch)
-
-    def _emissions(self) -> tuple[tuple[Node, str], ...]:
-        if self.stream is None or not self.stream.parts:
-            raise StreamingError(
-                "start() runs a stream, and this is a bounded DataFrame",
-                hint="use to_df(), or read it as a stream: anabranch.replay(spark, path, time=...)",
-            )
-        if self.query.counts_rows:
-            raise StreamingError(
-                "count windows over a stream have no order that a restart would find again",
-                hint="use time windows, or an operator of your own that counts (Stream.process)",
-            )
-        return ((self.node, ONLY),)
-
-    def _check_planned(self) -> None:
-        if self.stream is not None and self.stream.refusal is not None:
-            raise self.stream.refusal
-
-    def _choice(self) -> Choice:
-        return choose(self.query, self.strategy, self.max_delay, self.statistics)
-
-    def _build(self, choice: Choice, observation: Observation | None) -> DataFrame:
-        if self.query.streaming:
-            return streaming.build(self.query, choice.taken, observation)
-        return batch_plan.build(self.query, choice.taken, observation, self.statistics)
-
-
 def sliding(
     *,
     time: str,
@@ -610,14 +334,3 @@ def _delay(watermark: Duration) -> str:
             f"a watermark of {describe(delay)}: rows would be late before they are due", hint="give zero or more"
         )
     return f"{-(-delay // 1_000)} milliseconds"
-
-
-def _with_window_time(windows: DataFrame, query: Query) -> DataFrame:
-    end = F.col(WINDOW)["end"]
-    if query.time.kind in (TimeKind.LONG, TimeKind.SECONDS):
-        return windows.withColumn(WINDOW_TIME, end - 1)
-    last = end - F.expr("INTERVAL '0.000001' SECOND")
-    return windows.withColumn(WINDOW_TIME, last)
-
-
-__all__ = ["Aggregation", "Stream", "Windowed", "sliding", "stream"]

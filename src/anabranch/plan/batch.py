@@ -18,6 +18,7 @@ from anabranch.plan.panes import (
     pane_struct,
     result_columns,
 )
+from anabranch.plan.placement import placement
 from anabranch.plan.positions import with_positions
 from anabranch.plan.strategy import Strategy
 from anabranch.windows import Batches, Ring, Window, ring_node
@@ -40,7 +41,7 @@ def build(
 ) -> DataFrame:
     """The DataFrame of the query's windows."""
     source = _on_axis(query, observation)
-    placed = partition.placement(query, statistics)
+    placed = placement(query, statistics)
     if placed is not None:
         return partition.build(query, source, AXIS, placed)
     if query.native and (tumbling(query) or strategy.kind != "pane"):

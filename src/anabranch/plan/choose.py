@@ -12,7 +12,7 @@ from anabranch.network.query import Query
 from anabranch.plan import batch as batch_plan
 from anabranch.plan import streaming
 from anabranch.plan.cost import Price, Statistics, price
-from anabranch.plan.partition import not_placed, sampled_keys
+from anabranch.plan.placement import not_placed, sampled_keys
 from anabranch.plan.strategy import Strategy
 from anabranch.windows import describe
 from anabranch.windows.ids import pane_of

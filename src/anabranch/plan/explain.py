@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from anabranch.network.query import Query
 from anabranch.plan.batch import tumbling
 from anabranch.plan.choose import Choice, delay_of
-from anabranch.plan.partition import Placement, not_placed, placement
+from anabranch.plan.placement import Placement, not_placed, placement
 from anabranch.windows import Axis, describe
 
 _OPERATOR = re.compile(r"^[\s:+\-*|]*(?:\(\d+\)\s*)?\*?\s*(?:\(\d+\)\s*)?([A-Z]\w+)(.*)$")

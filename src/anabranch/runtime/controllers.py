@@ -32,7 +32,7 @@ from anabranch.plan.cost import batch_cost, batch_rate, choose_batch
 from anabranch.runtime.progress import EpochProgress, OperatorProgress
 from anabranch.split.cost import BROADCAST, SplitCosts, splitters_needed
 from anabranch.split.cost import LARGEST as MOST_SPLITTERS
-from anabranch.split.partitioner import table_of
+from anabranch.split.partitioner import HeavyKeys, table_of
 from anabranch.split.partitioning import Partitioning
 from anabranch.split.selection import Seen, select
 from anabranch.split.tuning import LARGEST as LARGEST_WINDOW
@@ -46,8 +46,10 @@ RECENT = 8
 """epochs that costs and rates are taken from"""
 HEADROOM = 0.1
 """share of a worker's time that is left for what the model does not know (H of paper 1)"""
-HEAVY = "heavy_keys"
-"""the setting of `KeyPlacement` that no reader can use: the shared table"""
+HEAVY, PLACING = "heavy_keys", "placing"
+"""settings of `KeyPlacement` that no reader can use: the shared table, and what was seen"""
+WINDOWS_SEEN = 8
+"""windows that the choice of a policy goes by"""
 FULL_WINDOWS = 4
 """physical windows that an epoch must fill before its rate says anything of their size"""
 
@@ -342,6 +344,9 @@ class KeyPlacement:
 
     With `fixed`, the user's policy, only the table is kept. The rule sees keys and tuples per worker of an epoch's part
     of a window, since that is what workers evaluate at once.
+
+    Both go by counts of the data, which a replay finds again, and never by times: so a query that was killed decides as
+    one that was not. What was seen is remembered in `placing`.
     """
 
     operator: str
@@ -351,21 +356,29 @@ class KeyPlacement:
     name: ClassVar[str] = "key-placement"
 
     def decide(self, history: Sequence[EpochProgress], current: Mapping[str, Any]) -> Mapping[str, Any]:
-        recent = [
-            measured
-            for epoch in history[-RECENT:]
-            if (measured := epoch.operator(self.operator)) is not None and measured.partitions and not epoch.replayed
+        remembered = current.get(PLACING) or {"epoch": -1, "seen": []}
+        news = [
+            (epoch.epoch, measured)
+            for epoch in history
+            if epoch.epoch > remembered["epoch"]
+            and (measured := epoch.operator(self.operator)) is not None
+            and measured.partitions
         ]
-        settings = self._policy(recent, current) if self.fixed is None else {}
-        label = self.fixed or settings["partition"]
-        heaviest = recent[-1].heaviest if recent and Partitioning.of_label(label).policy == "heavy" else ()
-        return {**settings, HEAVY: table_of(heaviest, self.workers).as_json()}
+        parts = [part for _, measured in news for part in measured.partitions]
+        seen = [*remembered["seen"], *([part.keys, part.tuples / part.workers] for part in parts)][-WINDOWS_SEEN:]
+        settings = self._policy(seen, current) if self.fixed is None else {}
+        table = current.get(HEAVY) or HeavyKeys().as_json()
+        if Partitioning.of_label(self.fixed or settings["partition"]).policy != "heavy":
+            table = HeavyKeys().as_json()
+        elif news:
+            table = table_of(news[-1][1].heaviest, self.workers).as_json()
+        memory = {"epoch": news[-1][0] if news else remembered["epoch"], "seen": seen}
+        return {**settings, HEAVY: table, PLACING: memory}
 
-    def _policy(self, recent: Sequence[OperatorProgress], current: Mapping[str, Any]) -> dict[str, Any]:
+    def _policy(self, seen: Sequence[Sequence[float]], current: Mapping[str, Any]) -> dict[str, Any]:
         label = current.get("partition")
-        parts = [part for measured in recent for part in measured.partitions]
-        seen = Seen([part.keys for part in parts], [part.tuples / part.workers for part in parts]) if parts else None
-        chosen = select(seen, splitters=self.splitters, present=Partitioning.of_label(label) if label else None)
+        known = Seen([int(keys) for keys, _ in seen], [tuples for _, tuples in seen]) if seen else None
+        chosen = select(known, splitters=self.splitters, present=Partitioning.of_label(label) if label else None)
         if chosen.partitioning.label == label:
             return {"partition": label}
         return {"partition": chosen.partitioning.label, "why:partition": chosen.why}

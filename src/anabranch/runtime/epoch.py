@@ -18,7 +18,7 @@ from anabranch.network.columns import floordiv
 from anabranch.network.nodes import ONLY, CombineNode, Input, ProcessNode, WindowNode
 from anabranch.network.parts import Output, Source
 from anabranch.operators.windowed import KEYS_OF
-from anabranch.plan.partition import stretch_of
+from anabranch.plan.placement import stretch_of
 from anabranch.runtime import jobs
 from anabranch.runtime.controllers import HEAVY
 from anabranch.runtime.outputs import Target

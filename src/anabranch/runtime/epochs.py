@@ -43,7 +43,6 @@ class EpochRunner:
         recipes = {step.name: recipe_of(step, settings) for step in network.steps}
         run = uuid.uuid4().hex
         self.context = Context(network, settings, checkpoint, session, checkpoint.ledger(), stores, recipes, run)
-        self.history: list[EpochProgress] = []
         self._rows = SourceRows(network.sources)
         for step in network.steps:
             stores[step.name].create()
@@ -52,6 +51,7 @@ class EpochRunner:
         checkpoint.flow.create()
         checkpoint.side.create()
         self.standing = Standing.of(network, self.context.ledger)
+        self.history: list[EpochProgress] = self._remembered()
 
     @property
     def network(self) -> Network:
@@ -110,6 +110,15 @@ class EpochRunner:
         self.history = [*self.history, progress][-HISTORY:]
         return progress
 
+    def _remembered(self) -> list[EpochProgress]:
+        """What a restart must know of the last epoch to decide as if nothing had happened: counts, and no times."""
+        known = [state.remembered(name) for name, state in self.standing.operators.items()]
+        operators = tuple(each for each in known if each is not None)
+        if not operators or self.standing.last is None:
+            return []
+        query, run = self.context.checkpoint.query, self.context.run
+        return [EpochProgress(query, run, self.standing.last, started=time.time(), seconds=0.0, operators=operators)]
+
     def _decide(self) -> dict[str, Any]:
         settings = self.context.settings
         operators: dict[str, Any] = {}
@@ -137,6 +146,7 @@ class EpochRunner:
             state.active |= outcome.active
             state.snapshots |= outcome.snapshots
             state.decisions = run.plan["operators"][step.name]["decisions"]
+            state.remember(outcome.progress)
             operators[step.name] = {**state.as_json(), "block_groups": sorted(outcome.block_groups)}
         self.context.ledger.write_done(epoch, {"latest": standing.latest, "operators": operators})
         standing.last = epoch

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from anabranch.network.explain import explain_routing
 from anabranch.network.nodes import CombineNode, ProcessNode
-from anabranch.runtime.controllers import HEAVY, arrival_rate
+from anabranch.runtime.controllers import HEAVY, PLACING, arrival_rate
 from anabranch.runtime.plan import Network, Step
 from anabranch.runtime.progress import EpochProgress, OperatorProgress
 from anabranch.runtime.settings import Settings
@@ -84,7 +84,7 @@ def _operator(
 def _settings(operator: str, decisions: Mapping[str, Any], history: Sequence[EpochProgress]) -> list[str]:
     lines = []
     for name, value in decisions.items():
-        if name in (_SEARCH, HEAVY) or name.startswith("why:"):
+        if name in (_SEARCH, HEAVY, PLACING) or name.startswith("why:"):
             continue
         shown = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
         lines.append(f"setting     {name} = {shown}{_why(operator, name, history)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from anabranch.runtime.files import Folder
 from anabranch.runtime.ledger import Ledger
 from anabranch.runtime.plan import Network
+from anabranch.runtime.progress import OperatorProgress, PartitionMeasure
 from anabranch.runtime.recipes import Recipe
 from anabranch.runtime.settings import Settings
 from anabranch.runtime.store import EpochStore
@@ -63,6 +64,8 @@ class OperatorState:
     active: set[int] = field(default_factory=set)
     snapshots: dict[int, int] = field(default_factory=dict)
     decisions: dict[str, Any] = field(default_factory=dict)
+    placed: dict[str, Any] | None = None
+    """what was counted of placed keys in the last epoch: the next decision goes by it"""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -70,12 +73,26 @@ class OperatorState:
             "active": sorted(self.active),
             "snapshots": {str(group): at for group, at in sorted(self.snapshots.items())},
             "decisions": self.decisions,
+            **({} if self.placed is None else {"placed": self.placed}),
         }
 
     @classmethod
     def from_json(cls, known: Mapping[str, Any]) -> OperatorState:
         snapshots = {int(group): epoch for group, epoch in known["snapshots"].items()}
-        return cls(known["watermark"], set(known["active"]), snapshots, known["decisions"])
+        return cls(known["watermark"], set(known["active"]), snapshots, known["decisions"], known.get("placed"))
+
+    def remembered(self, name: str) -> OperatorProgress | None:
+        """The last epoch's counts of placed keys, as they were measured; None where no policy places keys."""
+        if self.placed is None:
+            return None
+        partitions = tuple(PartitionMeasure(**each) for each in self.placed["partitions"])
+        heaviest = tuple((key, tuples) for key, tuples in self.placed["heaviest"])
+        return OperatorProgress(name, partitions=partitions, heaviest=heaviest)
+
+    def remember(self, measured: OperatorProgress) -> None:
+        if measured.partitions:
+            heaviest = [list(each) for each in measured.heaviest]
+            self.placed = {"partitions": [asdict(each) for each in measured.partitions], "heaviest": heaviest}
 
 
 @dataclass

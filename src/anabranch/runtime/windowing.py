@@ -29,7 +29,8 @@ from anabranch.operators.sliding import PANE, ROWS
 from anabranch.operators.windowed import WindowOperator
 from anabranch.plan import batch as batch_plan
 from anabranch.plan.panes import WINDOW, lifts, run_columns, state_names, states_of, window_settings
-from anabranch.plan.partition import PartialPanes, check_placeable, in_parts, not_placed, stretch_of
+from anabranch.plan.partition import PartialPanes
+from anabranch.plan.placement import check_placeable, in_parts, not_placed, stretch_of
 from anabranch.runtime.jobs import WORKER, Decided, Feed, Writer, group_of, packed_workers, reports
 from anabranch.runtime.outputs import Target
 from anabranch.runtime.worker import REPORT, EpochTask

@@ -1,0 +1,39 @@
+"""What the epoch runtime can run: anything with outputs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from anabranch.network.nodes import Node
+
+if TYPE_CHECKING:
+    from anabranch.io.sinks import Sink
+    from anabranch.runtime.deliveries import Delivery
+    from anabranch.runtime.query import EpochQuery
+
+
+class Startable(ABC):
+    """What the epoch runtime can run."""
+
+    @abstractmethod
+    def _emissions(self) -> tuple[tuple[Node, str], ...]:
+        """The outputs, as (operator, name of the output)."""
+
+    def to(self, sink: Sink | Mapping[str, Sink]) -> Delivery:
+        """Say where the results go; for `anabranch.start`, which takes several."""
+        from anabranch.runtime.deliveries import deliver
+
+        return deliver(self._emissions(), sink)
+
+    def start(self, sink: Sink | Mapping[str, Sink], *, checkpoint: str | Path, **settings: Any) -> EpochQuery:
+        """Run it in the epoch runtime, and return the handle of the running query.
+
+        `sink` takes the results (`anabranch.FileSink`, ...); an operator with several outputs takes a dictionary of
+        them. The settings are those of `anabranch.start`: trigger, qos, listeners, workers, ...
+        """
+        from anabranch.runtime.start import start
+
+        return start(self.to(sink), checkpoint=checkpoint, **settings)

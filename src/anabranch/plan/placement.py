@@ -1,0 +1,150 @@
+"""Whether a policy places the keys of a query, which one, and why: the choice before the plan (`plan.partition`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pyspark.errors import PySparkTypeError
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import StringType
+
+from anabranch.aggregates import Parts
+from anabranch.errors import ColumnTypeError, InvalidArgumentError
+from anabranch.network.columns import floordiv, quoted
+from anabranch.network.query import Query
+from anabranch.plan.cost import Statistics
+from anabranch.plan.panes import states_of
+from anabranch.split.hashing import check_key_type, key_hash
+from anabranch.split.partitioner import HeavyKeys
+from anabranch.split.partitioning import Partitioning
+from anabranch.split.placed import HEAVY_KEYS, MOST_WINDOWS
+from anabranch.split.selection import Seen, select
+from anabranch.windows.ids import Stretch, pane_of
+
+_WINDOW, _HASH = "__ab_window", "__ab_hash"
+
+
+@dataclass(frozen=True)
+class Placement:
+    """How the keys of a query are placed. `in_python`: workers evaluate in Python, over blocks."""
+
+    partitioning: Partitioning
+    workers: int
+    splitters: int | None
+    in_python: bool
+    why: str
+    heavy: HeavyKeys = field(default_factory=HeavyKeys)
+
+    def whole(self, query: Query) -> bool:
+        """Whether every key's panes of a window are on one worker.
+
+        Affinity (AM, cAM) is kept for one stretch; windows that overlap are longer than what is left of it.
+        """
+        if not self.partitioning.keeps_keys_whole(self.splitters):
+            return False
+        aligned = len(query.panes.windows) == 1 and query.panes.windows[0].tumbling
+        # Spark may exchange once more before it groups, and then the panes of a key are in several places.
+        return aligned or (self.in_python and self.partitioning.policy in ("fld", "heavy"))
+
+    def describe(self, query: Query) -> str:
+        where = "evaluated in Python, over blocks" if self.in_python else "evaluated by Spark"
+        then = "keys stay whole, nothing to combine" if self.whole(query) else "partial results are combined by key"
+        return f"{self.partitioning.label} over {self.workers} workers, {where}; {then}: {self.why}"
+
+
+def in_parts(query: Query) -> list[Parts] | None:
+    """How Python evaluates the query in parts; None if an aggregate is Spark's, or its state cannot travel."""
+    parts = [state.parts for state in states_of(query)]
+    return None if any(each is None for each in parts) else [each for each in parts if each is not None]
+
+
+def unplaceable(query: Query) -> str | None:
+    """Why the keys of a query cannot be placed by any policy."""
+    if not query.keys:
+        return "no key to partition by"
+    for key in query.keys:
+        kind = query.source.schema[key].dataType
+        try:
+            check_key_type(to_arrow_type(kind, timezone="UTC"))
+        except (ColumnTypeError, PySparkTypeError):
+            return f"the key {key!r} is of type {kind.simpleString()}, for which there is no hash"
+        if isinstance(kind, StringType) and not kind.isUTF8BinaryCollation():
+            # Keys that a collation makes equal have different hashes: they would be told apart.
+            return f"the key {key!r} has a collation, by which different strings are one key"
+    if not query.mergeable:
+        return "an aggregate has no merge, so a window needs all its rows in one place"
+    return None
+
+
+def not_placed(query: Query) -> str | None:
+    """Why no policy is chosen for a query (with `auto`): Spark is then left alone."""
+    reason = unplaceable(query)
+    if reason is not None:
+        return reason
+    if not query.python:
+        return "its aggregates are Spark's, which combines before the exchange: a task sends a row per key and pane"
+    if in_parts(query) is None:
+        return "not every aggregate has a state that can travel (user_aggregate(..., state=...))"
+    return None
+
+
+def evaluated_in_parts(query: Query) -> bool:
+    """Whether the epoch runtime evaluates the query in parts, in Python, whatever policy places the keys."""
+    return unplaceable(query) is None and in_parts(query) is not None
+
+
+def placement(query: Query, statistics: Statistics) -> Placement | None:
+    """How a bounded DataFrame's keys are placed; None: Spark is left alone."""
+    asked = query.partition
+    partitioning, why, workers = asked.partitioning, "as asked", workers_of(query)
+    if partitioning is None:
+        if not_placed(query) is not None:
+            return None
+        selected = select(statistics.keys, splitters=asked.splitters)
+        partitioning, why = selected.partitioning, selected.why
+    else:
+        check_placeable(query)
+    heavy = statistics.heavy(workers)
+    return Placement(partitioning, workers, asked.splitters, in_parts(query) is not None, why, heavy)
+
+
+def check_placeable(query: Query) -> None:
+    """An explicit policy for keys that cannot be placed is an error: it would change the result, or do nothing."""
+    reason = unplaceable(query)
+    if query.partition.partitioning is not None and reason is not None:
+        raise InvalidArgumentError(
+            f"partition={query.partition.partitioning.policy!r} cannot be used: {reason}",
+            hint='leave partition at "auto", which leaves such keys to Spark',
+        )
+
+
+def sampled_keys(query: Query, parts: int) -> tuple[Seen | None, tuple[tuple[int, int], ...]]:
+    """Keys and tuples per worker in one of `parts` windows of the partitioner, at least; and the heaviest keys there.
+
+    Runs a Spark job.
+    """
+    stretch = stretch_of(query)
+    window = pane_of(query.time.micros(), stretch.size, stretch.origin, floordiv).alias(_WINDOW)
+    hashed = key_hash([quoted(key) for key in query.keys]).alias(_HASH)
+    rows = query.source.where(query.time.column.isNotNull()).select(window, hashed)
+    some = rows.where(F.pmod(F.xxhash64(_WINDOW), F.lit(parts)) == 0)
+    counted = some.groupBy(_WINDOW, _HASH).count()
+    windows = counted.groupBy(_WINDOW).agg(F.count(F.lit(1)), F.sum("count")).limit(MOST_WINDOWS).collect()
+    if not windows and parts > 1:  # few windows, and none of them in the sample
+        return sampled_keys(query, 1)
+    heaviest = counted.groupBy(_HASH).agg(F.sum("count").alias("n")).orderBy(F.desc("n"), _HASH).limit(HEAVY_KEYS)
+    seen = Seen([row[1] for row in windows], [row[2] / workers_of(query) for row in windows]) if windows else None
+    return seen, tuple((row[0], row[1]) for row in heaviest.collect())
+
+
+def workers_of(query: Query) -> int:
+    """V: as asked, or as many as the session has shuffle partitions."""
+    if query.partition.workers is not None:
+        return query.partition.workers
+    return int(query.source.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
+
+
+def stretch_of(query: Query) -> Stretch:
+    """For how long counts are kept: one window, of several the longest."""
+    return Stretch(max(window.size for window in query.panes.windows), query.panes.origin)
