@@ -211,7 +211,7 @@ class Stages:
         self.evaluation = PartialEvaluation(self.keys, "__t", self.stretch, inputs, evaluate, schema)
         panes = Panes((Window.of_time(size, None, int(t[0])),))
         names = (*self.keys, SPEC, FIRST, LAST, ROWS, *(name for name, _ in states))
-        folds = tuple(StateFold(a.merge, a.final, STATE) for a in every)
+        folds = tuple(StateFold(STATE, a.merge, a.final, STATE) for a in every)
         self.aggregation = Aggregation(WindowSettings(panes.in_panes(), size, int(t[0]), folds, self.keys, names))
         self.whole = WholeEvaluation(self.evaluation, self.aggregation, folds)
 

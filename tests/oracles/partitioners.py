@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 MASK = 2**64 - 1
 
@@ -59,9 +60,7 @@ class HyperLogLog:
         self.registers[at] = max(self.registers[at], rank)
 
     def estimate(self) -> float:
-        raw = 0.7213 / (1 + 1.079 / 4096) * 4096 * 4096 / sum(2.0**-r for r in self.registers)
-        zeros = self.registers.count(0)
-        return 4096 * math.log(4096 / zeros) if raw <= 2.5 * 4096 and zeros else raw
+        return estimate_of(tuple(self.registers))
 
     def contains(self, key: int) -> bool:
         before, (at, _) = self.estimate(), self.place(key)
@@ -72,34 +71,48 @@ class HyperLogLog:
         return after == before
 
 
+@lru_cache(maxsize=64)
+def estimate_of(registers: tuple[int, ...]) -> float:
+    """Remembered, because most tuples change no register."""
+    raw = 0.7213 / (1 + 1.079 / 4096) * 4096 * 4096 / sum(2.0**-r for r in registers)
+    zeros = registers.count(0)
+    return 4096 * math.log(4096 / zeros) if raw <= 2.5 * 4096 and zeros else raw
+
+
 def scaled(value: float, all_values: Sequence[float]) -> float:
     low, high = min(all_values), max(all_values)
     return (value - low) / (high - low) if high > low else 0.0
 
 
+def decide(
+    policy: str, choice: Sequence[int], k: int, L: Sequence[int], C: Sequence[Exact | HyperLogLog], p: float = 0.5
+) -> int:
+    """The worker of a tuple, which now has its key (algorithms 2 to 5, and PK)."""
+    having = [c for c in choice if policy in ("am", "cam") and C[c].contains(k)]
+    if having:
+        return having[0]
+    if policy in ("cm", "am"):
+        w = min(choice, key=lambda c: C[c].estimate())
+    elif policy == "lm":
+        CL = [c.estimate() for c in C]
+        w = min(choice, key=lambda c: p * scaled(L[c], L) + (1 - p) * scaled(CL[c], CL))
+    else:  # fld, pk, cam
+        w = min(choice, key=lambda c: L[c])
+    if policy in ("cm", "am", "cam", "lm"):
+        C[w].update(k)
+    return w
+
+
 def partition(
     keys: Sequence[int], workers: int, policy: str, d: int = 2, hll: bool = False, p: float = 0.5, first: int = 0
 ) -> list[int]:
-    """The worker of each tuple of one window (algorithms 1 to 5)."""
-    C = [HyperLogLog() if hll else Exact() for _ in range(workers)]
+    """The worker of each tuple of one window (algorithm 1)."""
+    C: list[Exact | HyperLogLog] = [HyperLogLog() if hll else Exact() for _ in range(workers)]
     L = [0] * workers
     out = []
     for i, k in enumerate(keys):
         choice = candidates(k, workers, 1 if policy == "fld" else d)
-        having = [c for c in choice if policy in ("am", "cam") and C[c].contains(k)]
-        if policy == "sh":
-            w = (first + i) % workers
-        elif having:
-            w = having[0]
-        elif policy in ("cm", "am"):
-            w = min(choice, key=lambda c: C[c].estimate())
-        elif policy == "lm":
-            CL = [c.estimate() for c in C]
-            w = min(choice, key=lambda c: p * scaled(L[c], L) + (1 - p) * scaled(CL[c], CL))
-        else:  # fld, pk, cam
-            w = min(choice, key=lambda c: L[c])
-        if not having and policy in ("cm", "am", "cam", "lm"):
-            C[w].update(k)
+        w = (first + i) % workers if policy == "sh" else decide(policy, choice, k, L, C, p)
         L[w] += 1
         out.append(w)
     return out

@@ -74,8 +74,12 @@ def test_the_report_is_the_model(rows: DataFrame) -> None:
 def test_wrong_settings_are_told(rows: DataFrame, spark: SparkSession) -> None:
     with pytest.raises(InvalidArgumentError, match="without a key"):
         ab.partition_by(workers=2)
-    with pytest.raises(InvalidArgumentError, match="go together"):
+    with pytest.raises(InvalidArgumentError, match="over which time"):
         rows.transform(ab.partition_by("key", workers=2, window="1 s"))
+    with pytest.raises(InvalidArgumentError, match="time without window"):
+        rows.transform(ab.partition_by("key", workers=2, time="at"))
+    timed = rows.withColumn("when", F.timestamp_micros("at"))
+    assert timed.transform(ab.partition_by("key", workers=2, window="1 s")).columns == timed.columns
     with pytest.raises(ColumnNotFoundError):
         rows.transform(ab.partition_by("kee", workers=2))
     with pytest.raises(InvalidArgumentError, match="the epoch before"):

@@ -73,7 +73,7 @@ def sent(blocks: Sequence[tuple[int, int, Sequence[Row]]], *, worker: int = 3, e
 
 EVALUATE = (Evaluate(list, append, LISTS), Evaluate(int, add, SUMS))
 """A list of the values, and their sum."""
-FOLDS = (StateFold(extend, sorted, LISTS), StateFold(add, same, SUMS))
+FOLDS = (StateFold(LISTS, extend, sorted, LISTS), StateFold(SUMS, add, same, SUMS))
 
 
 def evaluation(panes: Stretch, *, counted: bool = False, watermark: int | None = None) -> PartialEvaluation:
@@ -229,7 +229,7 @@ def test_a_pane_that_is_a_window_needs_no_aggregation(rows: list[Row]) -> None:
 
 def test_final_gets_the_same_state_whether_it_travelled_or_not() -> None:
     """A sum that is an int, with the type double: else what final makes of it depends on the policy."""
-    panes, window, folds = Stretch(5), Panes((Window(5, 5),)), (StateFold(add, repr, pa.string()),)
+    panes, window, folds = Stretch(5), Panes((Window(5, 5),)), (StateFold(pa.float64(), add, repr, pa.string()),)
     names = ("key", SPEC, FIRST, LAST, ROWS, "__ab_s0")
     aggregation = Aggregation(WindowSettings(window.in_panes(), 5, 0, folds, ("key",), names))
     schema = pa.schema([*EVALUATED[:3], ("__ab_s0", pa.float64())])
@@ -265,7 +265,7 @@ def test_states_of_overlapping_windows_do_not_leak_into_each_other(
         return state
 
     states = pa.array(values, LISTS)
-    found = StateFold(merge, final, LISTS)(states, Runs(np.array(lo, np.int64), hi.astype(np.int64)))
+    found = StateFold(LISTS, merge, final, LISTS)(states, Runs(np.array(lo, np.int64), hi.astype(np.int64)))
     members = [[v for each in values[low:high] for v in each] for low, high in zip(lo, hi.tolist(), strict=True)]
     expected = [sorted(each, reverse=True) for each in members]
     assert found.to_pylist() == expected
@@ -279,7 +279,7 @@ def test_states_that_nobody_shares_are_merged_in_order() -> None:
         merged.append((a, b))
         return a + b
 
-    fold = StateFold(merge, same, pa.string())
+    fold = StateFold(pa.string(), merge, same, pa.string())
     runs = Runs(np.array([0, 2, 3], np.int64), np.array([2, 3, 6], np.int64))
     assert fold(pa.array(list("abcdef")), runs).to_pylist() == ["ab", "c", "def"]
     assert merged == [("a", "b"), ("d", "e"), ("de", "f")]
@@ -332,7 +332,7 @@ def test_a_fraction_is_not_cut_off(value: Any, kind: pa.DataType) -> None:
 
 def test_a_state_that_is_a_dict_arrives_as_one() -> None:
     kind = pa.map_(pa.string(), pa.int64())
-    fold = StateFold(lambda a, b: {**a, **b}, lambda state: sum(state.values()), SUMS)
+    fold = StateFold(kind, lambda a, b: {**a, **b}, lambda state: sum(state.values()), SUMS)
     states = pa.concat_arrays([evaluated({"a": 1}, kind), evaluated({"b": 2}, kind)])
     assert fold(states, Runs(np.array([0]), np.array([2]))).to_pylist() == [3]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -79,41 +80,36 @@ def test_as_the_oracle_on_adversarial_streams(what: Partitioning, stream: str) -
         assert assigned(keys.tolist(), workers, each) == expected(keys.tolist(), workers, each)
 
 
-def test_hll_as_the_oracle_past_linear_counting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two workers and 12,000 keys: estimates leave the range of linear counting."""
-    keys = oracle_hashes(np.arange(26_000))
-    cache: dict[tuple[int, ...], float] = {}
-    slow = oracle.HyperLogLog.estimate
-
-    def remembered(self: oracle.HyperLogLog) -> float:
-        # The oracle counts its registers anew each time; the same registers have the same estimate.
-        state = tuple(self.registers)
-        if len(cache) > 50:
-            cache.clear()
-        if state not in cache:
-            cache[state] = slow(self)
-        return cache[state]
-
-    what = Partitioning("am", cardinality="hll")
+@pytest.mark.parametrize("policy", ["cm", "lm", "am", "cam"])
+def test_hll_as_the_oracle_with_many_keys(policy: Any) -> None:
+    """A worker that has had 40,000 keys: no register is zero any more, and estimates are raw ones."""
+    what = Partitioning(policy, cardinality="hll")
     fast = Partitioner(what, 2)
-    fast.assign(keys[:25_800])
+    keys = oracle_hashes(np.arange(85_000))
+    fast.assign(keys[:84_900])
     counts = fast._open[0]
     assert isinstance(counts.cardinality, partitioner._Sketches)
-    monkeypatch.setattr(oracle.HyperLogLog, "estimate", remembered)
     mine = [oracle.HyperLogLog() for _ in range(2)]
     for sketch, registers in zip(mine, counts.cardinality.registers, strict=True):
         sketch.registers = registers.tolist()
+    assert counts.cardinality.estimates.tolist() == [sketch.estimate() for sketch in mine]
+    if policy in ("cm", "lm"):
+        assert counts.cardinality.zeros.max() <= 4 and counts.cardinality.estimates.min() > 30_000
     loads = counts.loads.tolist()
     # From that state on, tuple by tuple.
-    for key in keys[25_800:].tolist():
-        choice = oracle.candidates(key, 2, 2)
-        having = [c for c in choice if mine[c].contains(key)]
-        w = having[0] if having else min(choice, key=lambda c: mine[c].estimate())
-        if not having:
-            mine[w].update(key)
+    for key in keys[84_900:].tolist():
+        w = oracle.decide(policy, oracle.candidates(key, 2, 2), key, loads, mine)
         loads[w] += 1
         assert fast.assign(np.array([key], np.uint64)).tolist() == [w]
     assert counts.loads.tolist() == loads
+
+
+def test_estimates_spread_keys_as_sets_do() -> None:
+    keys = oracle_hashes(np.arange(200_000))
+    for policy in ("cm", "lm"):
+        loads = Partitioner(Partitioning(policy, cardinality="hll"), 4)  # type: ignore[arg-type]
+        loads.assign(keys)
+        assert loads.loads().max() < 1.1 * len(keys) / 4
 
 
 @pytest.mark.parametrize("what", VARIANTS, ids=lambda v: v.label)

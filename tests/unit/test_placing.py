@@ -117,7 +117,9 @@ def test_only_the_latest_windows_and_the_heaviest_keys_are_told() -> None:
     placed.add(np.arange(n) % 40, np.zeros(n, np.int64), np.arange(n), np.arange(n))
     told = placed.as_json()
     assert told is not None
-    assert [row[0] for row in told["loads"]] == list(range(40 - MOST_WINDOWS, 40))
+    assert [row[0] for row in told["loads"]] == list(range(40 - MOST_WINDOWS, 40)) and told[
+        "since"
+    ] == 40 - MOST_WINDOWS
     assert len(told["heaviest"]) == HEAVY_KEYS and told["heaviest"][0] == [n - 1, n - 1]
     assert len(heaviest_of([told, told])) == HEAVY_KEYS
 
@@ -161,6 +163,18 @@ def test_other_policies_have_no_table() -> None:
     assert decided[HEAVY] == {"keys": [], "workers": []} and "partition" not in decided
 
 
+def test_a_table_for_more_workers_does_no_harm() -> None:
+    table = HeavyKeys(np.array([5], np.uint64), np.array([7], np.int32))
+    assert Partitioner(Partitioning("heavy"), 4, heavy=table).assign(np.array([5])).tolist() == [3]
+
+
+def test_part_of_a_window_does_not_change_the_policy() -> None:
+    control = KeyPlacement("window-1", 4)
+    current: Mapping[str, Any] = {"partition": "SH-w"}
+    whole = [epoch(n, 100, 40_000) for n in range(4)]
+    assert control.decide([*whole, epoch(4, 5, 40)], current)["partition"] == "SH-w"
+
+
 def test_a_restart_decides_as_if_nothing_had_happened() -> None:
     """Without the epochs before the last, which only the process knew, but with the settings: the ledger has them."""
     control = KeyPlacement("window-1", 4)
@@ -168,7 +182,9 @@ def test_a_restart_decides_as_if_nothing_had_happened() -> None:
     whole, restarted = [], []
     current: Mapping[str, Any] = {}
     for n in range(7):
-        afresh = control.decide(epochs[max(0, n - 1) : n], current)
+        # The process has forgotten all; the ledger has the counts of the last epoch.
+        again = KeyPlacement("window-1", 4, before=epochs[n - 1] if n else None)
+        afresh = again.decide([], current)
         current = control.decide(epochs[:n], current)
         whole.append(current)
         restarted.append(afresh)

@@ -44,7 +44,6 @@ class Parts:
     `evaluate` makes a state of rows, of the type `type`, which travels; `fold` combines such states.
     """
 
-    inputs: tuple[Column, ...]
     evaluate: Evaluate
     fold: StateFold
     type: DataType

@@ -67,8 +67,8 @@ def user_aggregate(
         if state is not None and merge is not None:
             kind = _parse("state", state)
             arrow = to_arrow_type(kind, timezone="UTC")
-            combine = StateFold(merge, final, to_arrow_type(result, timezone="UTC"))
-            parts = Parts(inputs.columns, Evaluate(init, incr, arrow), combine, kind)
+            combine = StateFold(arrow, merge, final, to_arrow_type(result, timezone="UTC"))
+            parts = Parts(Evaluate(init, incr, arrow), combine, kind)
         return Bound((State(rows, fold, result=result, parts=parts),), lambda s: s[0], None)
 
     return Aggregate(name, columns, bind, mergeable=merge is not None, python=True)

@@ -17,7 +17,16 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import DoubleType, IntegerType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    DoubleType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from anabranch.aggregates import ColumnLike
 from anabranch.errors import InvalidArgumentError, column_not_found
@@ -58,9 +67,10 @@ def partition_by(
 ) -> Callable[[DataFrame], DataFrame]:
     """Place the rows of a DataFrame on `workers` partitions by a policy; for ``df.transform``.
 
-    The policies are those of `Windowed.by`. What they count starts anew with every `window` of the column `time`;
-    without one the DataFrame (on a stream: each micro-batch) is a single window. Each task that reads is a splitter of
-    its own; `splitters` is how many there are at most. With `worker`, a column of that name says where a row went.
+    The policies are those of `Windowed.by`. What they count starts anew with every `window` of the column `time`, which
+    need not be named if there is one timestamp only; without a window the DataFrame (on a stream: each micro-batch) is
+    one. Each task that reads is a splitter of its own; `splitters` is how many there are at most. With `worker`, a
+    column of that name says where a row went.
     """
     partitioning = _policy(policy, choices, cardinality, workers, splitters) or Partitioning("cam")
     if not keys:
@@ -138,13 +148,21 @@ class _Timed:
 
 
 def _timed(source: DataFrame, time: str | None, window: Duration | None) -> _Timed | None:
-    if (time is None) != (window is None):
-        raise InvalidArgumentError(
-            "time and window go together: one says when a row was, the other when counting starts anew",
-            hint='write time="at", window="10 minutes", or neither',
-        )
-    if time is None or window is None:
+    if window is None:
+        if time is not None:
+            raise InvalidArgumentError(
+                "time without window: when counting starts anew is not said",
+                hint='write time="at", window="10 minutes", or neither',
+            )
         return None
+    if time is None:
+        times = [field.name for field in source.schema if isinstance(field.dataType, TimestampType | TimestampNTZType)]
+        if len(times) != 1:
+            raise InvalidArgumentError(
+                f"window={window!r} over which time? The timestamps are {', '.join(times) or 'none'}",
+                hint='name the column: time="at"',
+            )
+        time = times[0]
     if time not in source.columns:
         raise column_not_found(time, source.columns)
     column = TimeColumn(time, TimeKind.of(time, source.schema[time].dataType))

@@ -19,10 +19,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
 
-from anabranch.errors import InvalidArgumentError, StreamingError, column_not_found
+from anabranch.errors import ColumnTypeError, InvalidArgumentError, StreamingError, column_not_found
 from anabranch.merge.tree import fan_in_of
 from anabranch.network.columns import TimeColumn, TimeKind
 from anabranch.network.explain import explain_routing
@@ -32,7 +31,7 @@ from anabranch.network.query import analysed
 from anabranch.network.startable import Startable
 from anabranch.network.stream import Stream
 from anabranch.operators.protocol import Operator, OperatorFactory
-from anabranch.split.hashing import check_key_type
+from anabranch.plan.placement import unhashable
 from anabranch.split.partitioning import KeyPartition
 from anabranch.split.splitter import BroadcastFunction, RouteFunction
 from anabranch.windows import Duration, micros
@@ -231,7 +230,9 @@ def keyed(
     if not keys:
         raise InvalidArgumentError("partition=... without a key: there is nothing to place", hint="name it: by=...")
     for key in keys:
-        check_key_type(to_arrow_type(stream.source.schema[key].dataType, timezone="UTC"))
+        reason = unhashable(key, stream.source.schema[key].dataType)
+        if reason is not None:
+            raise ColumnTypeError(f"partition=... cannot be used: {reason}", hint="cast it, or leave partition out")
     routing = Routing(groups, tuple(keys), splitters=partition.splitters, partition=partition, stretch=stretch)
     return Split((stream,), routing)
 

@@ -44,7 +44,7 @@ class PartialEvaluation:
 
     Blocks have the columns keys..., `time` (a place on the axis of the windows) and the inputs, `inputs[i]` for
     `evaluate[i]`. Rows without a time, or in a pane that the watermark has passed, have no pane: they are counted, and
-    not evaluated. `schema` is keys..., PANE, ROWS, states... and, where it says so, `timed` and `max_t` (as
+    have no state. `schema` is keys..., PANE, ROWS, states... and, where it says so, `timed` and `max_t` (as
     `split.PaneGate` wants them) and `part`, the worker.
     """
 

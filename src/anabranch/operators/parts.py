@@ -52,12 +52,13 @@ class Evaluate:
         """The states as they travel. What their type cannot hold is an error: it would change the result."""
         try:
             made = pa.array(states, type=self.state)
-            # Arrow cuts off the fractions of what it makes an integer.
-            whole = not _has_integers(self.state) or _same(untyped(made), list(states))
+            # Arrow cuts off what a type cannot hold: fractions, digits, fields. These three hold all there is.
+            exact = self.state in (pa.float64(), pa.string(), pa.bool_())
+            whole = exact or _same(untyped(made), list(states))
         except (ValueError, TypeError, OverflowError) as error:
             raise self._wrong(str(error)) from error
         if not whole:
-            raise self._wrong("a number would lose its fraction, or a tuple or set its kind")
+            raise self._wrong("a number would lose digits, a struct fields, or a tuple or set its kind")
         return made
 
     def _wrong(self, why: str) -> OperatorError:
@@ -82,20 +83,18 @@ def _same(a: Any, b: Any) -> bool:
     return isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys() and all(_same(a[k], b[k]) for k in a)
 
 
-def _has_integers(kind: pa.DataType) -> bool:
-    return pa.types.is_integer(kind) or any(_has_integers(kind.field(i).type) for i in range(kind.num_fields))
-
-
 @dataclass(frozen=True)
 class StateFold(Fold):
     """Combines such states, and lowers them."""
 
+    state: pa.DataType
     merge: Callable[[Any, Any], Any]
     final: Callable[[Any], Any]
     returns: pa.DataType
 
     def __call__(self, states: pa.Array, runs: Runs) -> pa.Array:
-        values = untyped(states)
+        # Spark gives times back in the session's zone; those that stayed are in UTC.
+        values = untyped(states if states.type == self.state else states.cast(self.state))
         if (runs.lo[1:] >= runs.hi[:-1]).all():  # no state is needed twice: nothing to copy, nothing to stack
             bounds = zip(runs.lo.tolist(), runs.hi.tolist(), strict=True)
             merged = [reduce(self.merge, values[lo:hi]) if hi - lo > 1 else values[lo] for lo, hi in bounds]

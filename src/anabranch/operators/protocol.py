@@ -39,8 +39,8 @@ class Operator:
     decisions: Mapping[str, Any] = {}
     """What the controllers decided for this epoch; from the ledger, so a replay sees the same."""
 
-    metrics: Counter[str]
-    """What the operator counts, for those who watch: summed over all groups in `progress`. Empty in each epoch."""
+    metrics: Counter[str] = Counter()  # noqa: RUF012  # a subclass need not call our __init__; the runtime sets a new one
+    """What the operator counts, for those who watch: summed over all groups in `progress`. A new one in each epoch."""
 
     def open(self, state: State) -> None:
         """Take up the state. Called once per instance."""

@@ -12,7 +12,7 @@ from anabranch.network.query import Query
 from anabranch.plan import batch as batch_plan
 from anabranch.plan import streaming
 from anabranch.plan.cost import Price, Statistics, price
-from anabranch.plan.placement import not_placed, sampled_keys
+from anabranch.plan.placement import goes_by_keys, sampled_keys
 from anabranch.plan.strategy import Strategy
 from anabranch.windows import describe
 from anabranch.windows.ids import pane_of
@@ -71,7 +71,7 @@ def measure(query: Query, share: float) -> Statistics:
     counts = sampled.groupBy(*keys, "__ab_pane").count().agg(F.avg("count"), F.sum("count")).first()
     if counts is None or counts[0] is None:
         return Statistics(source=f"a sample of {share:.2%} of the panes held no row")
-    seen, heaviest = (None, ()) if not_placed(query) is not None else sampled_keys(query, parts)
+    seen, heaviest = sampled_keys(query, parts) if goes_by_keys(query) else (None, ())
     return Statistics(float(counts[0]), f"a sample of {share:.2%} of the panes, {counts[1]:,} rows", seen, heaviest)
 
 

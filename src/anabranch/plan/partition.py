@@ -45,7 +45,9 @@ def build(query: Query, source: DataFrame, axis: str, placed: Placement) -> Data
     panes = PartialPanes(query, axis, placed.workers, in_python=placed.in_python)
     if placed.splitters is not None:
         source = source.coalesce(placed.splitters)
-    placed_rows = panes.placed(source, placed.partitioning, placed.heavy, strict=placed.whole(query))
+    # What needs no counts to keep keys whole (fld, heavy) has nothing to forget.
+    strict = placed.whole(query) and placed.partitioning.policy in ("am", "cam")
+    placed_rows = panes.placed(source, placed.partitioning, placed.heavy, strict=strict)
     settings, runs = window_settings(query, panes.folds, panes.key_fields, panes.states)
     aggregation = Aggregation(settings, 0 if query.counts_rows else None)
     if not placed.whole(query):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pyspark.errors import PySparkTypeError
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import StringType
+from pyspark.sql.types import DataType, StringType
 
 from anabranch.aggregates import Parts
 from anabranch.errors import ColumnTypeError, InvalidArgumentError
@@ -64,16 +64,23 @@ def unplaceable(query: Query) -> str | None:
     if not query.keys:
         return "no key to partition by"
     for key in query.keys:
-        kind = query.source.schema[key].dataType
-        try:
-            check_key_type(to_arrow_type(kind, timezone="UTC"))
-        except (ColumnTypeError, PySparkTypeError):
-            return f"the key {key!r} is of type {kind.simpleString()}, for which there is no hash"
-        if isinstance(kind, StringType) and not kind.isUTF8BinaryCollation():
-            # Keys that a collation makes equal have different hashes: they would be told apart.
-            return f"the key {key!r} has a collation, by which different strings are one key"
+        reason = unhashable(key, query.source.schema[key].dataType)
+        if reason is not None:
+            return reason
     if not query.mergeable:
         return "an aggregate has no merge, so a window needs all its rows in one place"
+    return None
+
+
+def unhashable(key: str, kind: DataType) -> str | None:
+    """Why a key of that type cannot be placed by its hash."""
+    try:
+        check_key_type(to_arrow_type(kind, timezone="UTC"))
+    except (ColumnTypeError, PySparkTypeError):
+        return f"the key {key!r} is of type {kind.simpleString()}, for which there is no hash"
+    if isinstance(kind, StringType) and not kind.isUTF8BinaryCollation():
+        # Keys that a collation makes equal have different hashes: they would be told apart.
+        return f"the key {key!r} has a collation, by which different strings are one key"
     return None
 
 
@@ -117,6 +124,12 @@ def check_placeable(query: Query) -> None:
             f"partition={query.partition.partitioning.policy!r} cannot be used: {reason}",
             hint='leave partition at "auto", which leaves such keys to Spark',
         )
+
+
+def goes_by_keys(query: Query) -> bool:
+    """Whether a sample of the keys is of use: for the choice of a policy, or for the table of heavy keys."""
+    asked = query.partition.partitioning
+    return not_placed(query) is None if asked is None else asked.policy == "heavy"
 
 
 def sampled_keys(query: Query, parts: int) -> tuple[Seen | None, tuple[tuple[int, int], ...]]:

@@ -48,6 +48,8 @@ HEADROOM = 0.1
 """share of a worker's time that is left for what the model does not know (H of paper 1)"""
 HEAVY, PLACING = "heavy_keys", "placing"
 """settings of `KeyPlacement` that no reader can use: the shared table, and what was seen"""
+PLACEMENT = ("partition", HEAVY, PLACING)
+"""all settings of `KeyPlacement`"""
 WINDOWS_SEEN = 8
 """windows that the choice of a policy goes by"""
 FULL_WINDOWS = 4
@@ -353,13 +355,15 @@ class KeyPlacement:
     workers: int
     splitters: int | None = None
     fixed: str | None = None
+    before: EpochProgress | None = None
+    """the last counts that the ledger has: after a restart the history has none"""
     name: ClassVar[str] = "key-placement"
 
     def decide(self, history: Sequence[EpochProgress], current: Mapping[str, Any]) -> Mapping[str, Any]:
         remembered = current.get(PLACING) or {"epoch": -1, "seen": []}
         news = [
             (epoch.epoch, measured)
-            for epoch in history
+            for epoch in (*([self.before] if self.before is not None and not history else []), *history)
             if epoch.epoch > remembered["epoch"]
             and (measured := epoch.operator(self.operator)) is not None
             and measured.partitions

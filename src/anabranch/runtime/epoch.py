@@ -305,15 +305,18 @@ def _placed(
     assert not isinstance(node, CombineNode)
     if isinstance(node, WindowNode):
         assert recipe.windows is not None
-        workers, stretch = recipe.windows.workers, stretch_of(node.query)
+        workers = recipe.windows.workers
+        stretch: Stretch | None = stretch_of(node.query)
     else:
-        workers, stretch = node.groups, node.routing.stretch or Stretch(1)
+        workers, stretch = node.groups, node.routing.stretch
     known = {int(name.removeprefix(KEYS_OF)): n for name, n in progress.metrics.items() if name.startswith(KEYS_OF)}
     if len(told) == 1:
         known = dict(told[0]["distinct"])
+    elif len(node.inputs) > 1:
+        known = {}  # a worker has a task for each input, and nobody counts keys that both have
     measures = []
     for window, (tuples, keys) in loads_by_window(told, workers).items():
-        start = stretch.origin + window * stretch.size
+        start = None if stretch is None else stretch.origin + window * stretch.size
         if window in known:
             figures = asdict(WindowLoads(tuple(tuples), tuple(keys), known[window]).metrics(partitioning.balance))
         else:

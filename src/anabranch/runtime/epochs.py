@@ -17,7 +17,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from anabranch.errors import CheckpointError
-from anabranch.runtime.controllers import decide_all
+from anabranch.runtime.controllers import PLACEMENT, KeyPlacement, decide_all
 from anabranch.runtime.epoch import Epoch, Outcome
 from anabranch.runtime.plan import Network
 from anabranch.runtime.progress import EpochProgress
@@ -51,7 +51,7 @@ class EpochRunner:
         checkpoint.flow.create()
         checkpoint.side.create()
         self.standing = Standing.of(network, self.context.ledger)
-        self.history: list[EpochProgress] = self._remembered()
+        self.history: list[EpochProgress] = []
 
     @property
     def network(self) -> Network:
@@ -110,21 +110,17 @@ class EpochRunner:
         self.history = [*self.history, progress][-HISTORY:]
         return progress
 
-    def _remembered(self) -> list[EpochProgress]:
-        """What a restart must know of the last epoch to decide as if nothing had happened: counts, and no times."""
-        known = [state.remembered(name) for name, state in self.standing.operators.items()]
-        operators = tuple(each for each in known if each is not None)
-        if not operators or self.standing.last is None:
-            return []
-        query, run = self.context.checkpoint.query, self.context.run
-        return [EpochProgress(query, run, self.standing.last, started=time.time(), seconds=0.0, operators=operators)]
-
     def _decide(self) -> dict[str, Any]:
         settings = self.context.settings
         operators: dict[str, Any] = {}
         for name, recipe in self.context.recipes.items():
-            current = {**recipe.fixed, **self.standing.operators[name].decisions}
-            decisions = decide_all(recipe.controllers(settings), self.history, current)
+            state = self.standing.operators[name]
+            controllers = recipe.controllers(settings, state.remembered(name))
+            current = {**recipe.fixed, **state.decisions}
+            if not any(isinstance(each, KeyPlacement) for each in controllers):
+                # Of a run that had a policy; this one leaves keys alone.
+                current = {key: value for key, value in current.items() if key not in PLACEMENT}
+            decisions = decide_all(controllers, self.history, current)
             operators[name] = {
                 "routing": [group % settings.workers for group in range(recipe.groups)],
                 "decisions": {**decisions, **recipe.fixed},
@@ -146,7 +142,7 @@ class EpochRunner:
             state.active |= outcome.active
             state.snapshots |= outcome.snapshots
             state.decisions = run.plan["operators"][step.name]["decisions"]
-            state.remember(outcome.progress)
+            state.remember(epoch, outcome.progress)
             operators[step.name] = {**state.as_json(), "block_groups": sorted(outcome.block_groups)}
         self.context.ledger.write_done(epoch, {"latest": standing.latest, "operators": operators})
         standing.last = epoch

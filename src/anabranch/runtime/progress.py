@@ -94,8 +94,8 @@ class PartitionMeasure:
     that saw most, and what cannot be known from that is None.
     """
 
-    window: int
-    """its start: event time in microseconds"""
+    window: int | None
+    """its start: event time in microseconds; None where an epoch is the window"""
     policy: str
     workers: int
     tuples: int

@@ -13,6 +13,7 @@ from anabranch.network.nodes import ONLY, CombineNode, ProcessNode, WindowNode
 from anabranch.operators.protocol import Operator, OperatorFactory
 from anabranch.runtime.controllers import BatchSize, Controller, KeyPlacement, SplitTuning
 from anabranch.runtime.plan import Step
+from anabranch.runtime.progress import EpochProgress
 from anabranch.runtime.settings import Settings
 from anabranch.runtime.windowing import WindowJob
 from anabranch.split.partitioning import KeyPartition
@@ -34,15 +35,17 @@ class Recipe:
     """of the outputs"""
     windows: WindowJob | None = None
 
-    def controllers(self, settings: Settings) -> list[Controller]:
-        return [*self._placing(), *self._tuning(settings)]
+    def controllers(self, settings: Settings, before: EpochProgress | None = None) -> list[Controller]:
+        """`before`: what a restart must know of the last epoch to place keys as if nothing had happened."""
+        return [*self._placing(before), *self._tuning(settings)]
 
-    def _placing(self) -> list[Controller]:
+    def _placing(self, before: EpochProgress | None) -> list[Controller]:
         node, name, fixed = self.step.node, self.step.name, self.fixed.get("partition")
         if isinstance(node, WindowNode) and self.windows is not None and self.windows.placing is not None:
-            return [KeyPlacement(name, self.windows.workers, node.query.partition.splitters, fixed)]
+            alone = node.query.partition.splitters if len(node.inputs) == 1 else None
+            return [KeyPlacement(name, self.windows.workers, alone, fixed, before)]
         if isinstance(node, ProcessNode) and node.routing.partition is not None:
-            return [KeyPlacement(name, node.groups, node.routing.partition.splitters, fixed)]
+            return [KeyPlacement(name, node.groups, node.routing.partition.splitters, fixed, before)]
         return []
 
     def _tuning(self, settings: Settings) -> list[Controller]:

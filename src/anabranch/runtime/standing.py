@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from anabranch.runtime.files import Folder
 from anabranch.runtime.ledger import Ledger
 from anabranch.runtime.plan import Network
-from anabranch.runtime.progress import OperatorProgress, PartitionMeasure
+from anabranch.runtime.progress import EpochProgress, OperatorProgress, PartitionMeasure
 from anabranch.runtime.recipes import Recipe
 from anabranch.runtime.settings import Settings
 from anabranch.runtime.store import EpochStore
@@ -81,18 +81,19 @@ class OperatorState:
         snapshots = {int(group): epoch for group, epoch in known["snapshots"].items()}
         return cls(known["watermark"], set(known["active"]), snapshots, known["decisions"], known.get("placed"))
 
-    def remembered(self, name: str) -> OperatorProgress | None:
-        """The last epoch's counts of placed keys, as they were measured; None where no policy places keys."""
+    def remembered(self, name: str) -> EpochProgress | None:
+        """The last counts of placed keys, as they were measured; None where no policy places keys."""
         if self.placed is None:
             return None
         partitions = tuple(PartitionMeasure(**each) for each in self.placed["partitions"])
         heaviest = tuple((key, tuples) for key, tuples in self.placed["heaviest"])
-        return OperatorProgress(name, partitions=partitions, heaviest=heaviest)
+        operator = OperatorProgress(name, partitions=partitions, heaviest=heaviest)
+        return EpochProgress("", "", self.placed["epoch"], started=0.0, seconds=0.0, operators=(operator,))
 
-    def remember(self, measured: OperatorProgress) -> None:
+    def remember(self, epoch: int, measured: OperatorProgress) -> None:
         if measured.partitions:
-            heaviest = [list(each) for each in measured.heaviest]
-            self.placed = {"partitions": [asdict(each) for each in measured.partitions], "heaviest": heaviest}
+            partitions, heaviest = [asdict(each) for each in measured.partitions], list(map(list, measured.heaviest))
+            self.placed = {"epoch": epoch, "partitions": partitions, "heaviest": heaviest}
 
 
 @dataclass

@@ -36,6 +36,7 @@ from anabranch.runtime.outputs import Target
 from anabranch.runtime.worker import REPORT, EpochTask
 from anabranch.split.hashing import key_hash
 from anabranch.split.keys import PlacedGate
+from anabranch.split.partitioning import Partitioning
 from anabranch.split.splitter import PACKED_SCHEMA, ColumnRoute, PaneGate, RowReader, Splitter
 from anabranch.windows.ids import Stretch, pane_of
 
@@ -102,10 +103,12 @@ class WindowJob:
         if self.placing is None:
             counted = rows.select(*self._placed).groupBy(*self._by, pane.alias(PANE)).agg(*self._states)
         else:
-            assert decided.partitioning is not None and self._stretch is not None
+            assert self._stretch is not None
+            # An epoch that was planned before a policy was asked for, and runs again, has none in its plan.
+            policy = decided.partitioning or Partitioning("cam")
             gate = PlacedGate(PANE, ROWS, _TIMED, _MAX_T, PART, _HASH, self.workers, self._stretch)
             rows = rows if self._splitters is None else rows.coalesce(self._splitters)
-            placed = self.placing.placed(rows.select(*self._placed), decided.partitioning, decided.heavy)
+            placed = self.placing.placed(rows.select(*self._placed), policy, decided.heavy)
             counted = self.placing.evaluated(placed, feed.watermark)
         splitter = Splitter(
             edge,

@@ -305,8 +305,11 @@ def estimate(inverse_sum: float, zeros: int) -> float:
 
 
 @njit(cache=True)
-def _after(register: int, rank: int, inverse_sum: float, zeros: int) -> tuple[float, int, float]:
-    """(sum, zeros, estimate) after a register rose to `rank`."""
+def _after(register: np.int64, rank: int, inverse_sum: float, zeros: int) -> tuple[float, int, float]:
+    """(sum, zeros, estimate) after a register rose to `rank`.
+
+    `register` must be a signed number: numba's int() of a byte stays a byte, and minus a byte is not what it seems.
+    """
     inverse_sum += 2.0**-rank - 2.0**-register
     if register == 0:
         zeros -= 1
@@ -337,7 +340,7 @@ def assign_hll(
         if policy in (AM, CAM):
             for each in range(choices):
                 worker = chosen[each]
-                register = int(registers[worker, at])
+                register = np.int64(registers[worker, at])
                 if register >= rank or _after(register, rank, sums[worker], zeros[worker])[2] == estimates[worker]:
                     j, contained = each, True
                     break
@@ -352,7 +355,7 @@ def assign_hll(
         out[i] = worker
         if policy == LM:
             _raised(loads, loads[worker] - 1, worker, extremes, 0)
-        register = int(registers[worker, at])
+        register = np.int64(registers[worker, at])
         if not contained and register < rank:
             before = estimates[worker]
             registers[worker, at] = rank

@@ -29,7 +29,7 @@ MOST_OPEN = 8
 """Windows whose counts are kept: rows out of order seldom reach further back."""
 MOST_BYTES = 1 << 30
 """Memory for counts of windows where keys must stay whole."""
-FIRST_ROOM = 1_024
+FIRST_ROOM = 64
 """entries of a new table of keys"""
 
 _KERNEL = {"cm": assigning.CM, "am": assigning.AM, "cam": assigning.CAM, "lm": assigning.LM}
@@ -100,6 +100,13 @@ class _Counts:
     cardinality: _Sets | _Sketches | None
 
 
+def _size(counts: _Counts) -> int:
+    """Bytes of the cardinality structure."""
+    if counts.cardinality is None:
+        return 0
+    return (counts.cardinality.table if isinstance(counts.cardinality, _Sets) else counts.cardinality.registers).nbytes
+
+
 class Partitioner:
     """Assigns tuples to `workers`. `first` differs between splitters, so that their turns (SH) do not coincide.
 
@@ -120,16 +127,21 @@ class Partitioner:
         self.workers = workers
         self.choices = min(partitioning.choices, workers)
         self._first = first
-        self._heavy = heavy or HeavyKeys()
+        heavy = heavy or HeavyKeys()
+        # An epoch that runs again may find a table for more workers than there are now.
+        self._heavy = HeavyKeys(heavy.keys, heavy.workers % np.int32(workers))
         self._strict = strict
         self._open: dict[int, _Counts] = {}
         self._forgotten: int | None = None
+        self._bytes = 0
 
     def assign(self, hashes: NDArray[Any], windows: NDArray[Any] | None = None) -> Workers:
         """The worker of each tuple. Hashes are 64-bit integers; without `windows` all tuples are of one."""
         keys = np.ascontiguousarray(hashes).view(np.uint64)
         out = np.empty(len(keys), np.int32)
-        if windows is None or not len(keys):
+        if not len(keys):
+            return out
+        if windows is None:
             self._assign(self._counts(0), keys, out)
             return out
         if windows[0] == windows[-1] and (windows == windows[0]).all():
@@ -150,13 +162,7 @@ class Partitioner:
     @property
     def nbytes(self) -> int:
         """Memory of the cardinality structures of all open windows."""
-        total = 0
-        for counts in self._open.values():
-            if isinstance(counts.cardinality, _Sets):
-                total += counts.cardinality.table.nbytes
-            elif counts.cardinality is not None:
-                total += counts.cardinality.registers.nbytes
-        return total
+        return self._bytes
 
     def _counts(self, window: int) -> _Counts:
         found = self._open.get(window)
@@ -170,7 +176,7 @@ class Partitioner:
             found = self._open[window] = self._new(window)
             if len(self._open) > 1 and self._full():
                 oldest = min(key for key in self._open if key != window)
-                del self._open[oldest]
+                self._bytes -= _size(self._open.pop(oldest))
                 self._forgotten = oldest if self._forgotten is None else max(oldest, self._forgotten)
         return found
 
@@ -188,7 +194,9 @@ class Partitioner:
                 registers = np.zeros((v, REGISTERS), np.uint8)
                 sums, zeros = np.full(v, float(REGISTERS)), np.full(v, REGISTERS, np.int64)
                 cardinality = _Sketches(registers, sums, zeros, np.zeros(v))
-        return _Counts(np.zeros(v, np.int64), (self._first + window) % v, np.zeros(4), cardinality)
+        counts = _Counts(np.zeros(v, np.int64), (self._first + window) % v, np.zeros(4), cardinality)
+        self._bytes += _size(counts)
+        return counts
 
     def _assign(self, counts: _Counts, keys: Hashes, out: Workers) -> None:
         policy, balance = self.partitioning.policy, self.partitioning.balance
@@ -222,4 +230,5 @@ class Partitioner:
                     known.used, counts.extremes,
                 )  # fmt: skip
             if done < len(keys):
+                self._bytes += known.table.nbytes
                 known.table = assigning.grown(known.table)

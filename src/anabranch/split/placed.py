@@ -34,7 +34,8 @@ class Placed:
     def as_json(self) -> dict[str, Any] | None:
         """None where nothing was placed; else lists of
 
-        ``loads``: (window, worker, tuples, keys), ``distinct``: (window, keys), ``heaviest``: (key, tuples).
+        ``loads``: (window, worker, tuples, keys), ``distinct``: (window, keys), ``heaviest``: (key, tuples); and
+        ``since``: the first window told of, if there were more.
         """
         if not self.pieces:
             return None
@@ -50,18 +51,24 @@ class Placed:
         heaviest = [[int(heavy[i]), int(weights[i])] for i in top.tolist()]
         latest = [row[0] for row in loads]
         distinct = [[window, len(np.unique(keys[windows == window]))] for window in sorted(set(latest))]
-        return {"loads": loads, "distinct": distinct, "heaviest": heaviest}
+        all_told = len(np.unique(windows)) <= MOST_WINDOWS
+        return {"loads": loads, "distinct": distinct, "heaviest": heaviest, "since": None if all_told else latest[0]}
 
 
 def loads_by_window(told: Iterable[Mapping[str, Any]], workers: int) -> dict[int, tuple[list[int], list[int]]]:
-    """Per window the tuples of each worker, and the (worker, key) pairs that the tasks told of, by worker."""
+    """Per window the tuples of each worker, and the (worker, key) pairs that the tasks told of, by worker.
+
+    Windows that not all tasks told of are left out.
+    """
+    told = list(told)
+    since = max((each["since"] for each in told if each["since"] is not None), default=None)
     tuples: dict[int, list[int]] = {}
     keys: dict[int, list[int]] = {}
     for each in told:
         for window, worker, n, k in each["loads"]:
             tuples.setdefault(window, [0] * workers)[worker] += n
             keys.setdefault(window, [0] * workers)[worker] += k
-    return {window: (tuples[window], keys[window]) for window in sorted(tuples)}
+    return {window: (tuples[window], keys[window]) for window in sorted(tuples) if since is None or window >= since}
 
 
 def heaviest_of(told: Iterable[Mapping[str, Any]]) -> tuple[tuple[int, int], ...]:

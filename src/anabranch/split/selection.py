@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from anabranch.split.partitioning import Partitioning
 
@@ -45,11 +46,14 @@ def select(seen: Seen | None, *, splitters: int | None, present: Partitioning | 
     """The policy for an aggregate that Spark cannot combine by itself. `splitters` is None where they are unknown."""
     if seen is None or not seen.keys:
         return Selected(Partitioning("cam"), "nothing measured yet: cAM is never far from the best")
-    keys, share = max(seen.keys), sum(seen.tuples_per_worker) / len(seen.tuples_per_worker)
-    steady = keys - min(seen.keys) <= STEADY * keys + 1
-    few = FEW * share
+    # An epoch may end within a window: a small part of one says nothing of how many keys there are.
+    usual = median(seen.tuples_per_worker)
+    parts = [(k, n) for k, n in zip(seen.keys, seen.tuples_per_worker, strict=True) if n >= usual / 2]
+    keys, fewest, share = max(k for k, _ in parts), min(k for k, _ in parts), sum(n for _, n in parts) / len(parts)
+    few, varies = FEW * share, STEADY
     if present is not None:
-        few = few * SLACK if present.policy == "sh" else few / SLACK
+        few, varies = (few * SLACK, varies * SLACK) if present.policy == "sh" else (few / SLACK, varies)
+    steady = keys - fewest <= varies * keys + 1
     said = f"{keys:,} keys in a window, {share:,.0f} tuples per worker"
     if keys <= few and steady:
         return Selected(Partitioning("sh"), f"{said}: few keys, so what spreads most evenly is best (SH)")
