@@ -266,8 +266,13 @@ def quick(spark: SparkSession) -> Any:
 def test_every_policy(quick: SparkSession, kind: str) -> None:
     """A slide that does not divide the size: whole keys are those of a hash."""
     rows = rows_of(250, keys=12, span=120)
-    policies = EVERY if kind == "in parts" else [SH, FLD, EVERY[-1]]
-    check_sliding(frame_of(quick, rows, **TYPES), rows, (35, 14, 3), KINDS[kind], policies)
+    check_sliding(frame_of(quick, rows, **TYPES), rows, (35, 14, 3), KINDS[kind], [SH, FLD, EVERY[-1]])
+
+
+@pytest.mark.slow
+def test_all_policies(quick: SparkSession) -> None:
+    rows = rows_of(250, keys=12, span=120)
+    check_sliding(frame_of(quick, rows, **TYPES), rows, (35, 14, 3), KINDS["in parts"], EVERY)
 
 
 @pytest.mark.parametrize("kind", ["in parts", "mixed"])

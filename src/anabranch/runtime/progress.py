@@ -258,7 +258,8 @@ class EpochProgress:
                 "imbalance": operator.imbalance,
                 "efficiency": operator.efficiency,
                 "workers": [
-                    _fields(worker) | {"load": _per(worker.seconds, self.interval)} for worker in operator.workers
+                    _fields(worker) | {"load": _plain(_per(worker.seconds, self.interval))}
+                    for worker in operator.workers
                 ],
                 "splitters": [_fields(splitter) for splitter in operator.splitters],
                 "partitions": [_fields(placed) for placed in operator.partitions],
@@ -266,8 +267,8 @@ class EpochProgress:
             for operator in self.operators
         ]
         return _fields(self) | {
-            "input_rate": self.input_rate,
-            "processed_rate": self.processed_rate,
+            "input_rate": _plain(self.input_rate),
+            "processed_rate": _plain(self.processed_rate),
             "late": self.late,
             "bad": self.bad,
             "shed": self.shed,
