@@ -186,8 +186,7 @@ class _Bench:
                 mean = float(np.mean(seconds))
                 means.setdefault(label, []).append(mean)
                 row = {"query": question.name, "policy": label, "workers": v, "rows": round(rows)}
-                times = {"mean_seconds": mean, "p99_seconds": float(np.percentile(seconds, 99))}
-                self.latency.append(row | {name: round(value, 4) for name, value in times.items()})
+                self.latency.append(row | {"mean_seconds": round(mean, 4)})
         return means
 
     def _figures(self, latency: dict[str, list[float]]) -> dict[str, float]:
@@ -251,7 +250,7 @@ class _Bench:
         first = {row["query"]: row["mean_seconds"] for row in reversed(named)}
         self._table(
             f"latency on Spark, {self.latency[0]['rows']:,} trips in a window, V workers",
-            ("query", "policy", "mean s", "99 % s", "/ first"),
+            ("query", "policy", "mean s", "/ first"),
             (_latency_row(row, first[row["query"]]) for row in named),
             sections=True,
         )
@@ -307,8 +306,8 @@ def _cost_row(costs: Sequence[runs.Cost], policy: str) -> Sequence[str]:
 
 
 def _latency_row(row: dict[str, Any], first: float) -> Sequence[str]:
-    mean, last = row["mean_seconds"], row["p99_seconds"]
-    return row["query"], row["policy"], f"{mean:.3f}", f"{last:.3f}", f"{mean / first:.2f}"
+    mean = row["mean_seconds"]
+    return row["query"], row["policy"], f"{mean:.3f}", f"{mean / first:.2f}"
 
 
 def _three(values: Iterable[float]) -> str:
