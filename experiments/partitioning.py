@@ -36,6 +36,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import anabranch as ab
+from anabranch.bench.partitioner_latency import Question, latencies, write_windows
 from anabranch.bench.partitioner_runs import (
     AM_2,
     AM_2_H,
@@ -49,9 +50,6 @@ from anabranch.bench.partitioner_runs import (
     PK_5,
     SH,
     WORKERS,
-    Question,
-    latencies,
-    write_windows,
 )
 from anabranch.bench.windows import ResultsDifferError
 from anabranch.bench.workloads import Workload, shared_data, workload

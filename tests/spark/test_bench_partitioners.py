@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from rich.console import Console
 
+from anabranch.bench import partitioner_latency as on_spark
 from anabranch.bench import partitioner_runs as runs
 from anabranch.bench import partitioners
 from anabranch.bench.windows import ResultsDifferError
@@ -60,11 +61,11 @@ def test_latencies_are_of_right_answers_only(spark: SparkSession, tmp_path: Path
     #    [-------)[-------)        size 4; the rest is no full window
     rows = pa.table({"t": np.arange(11), "key": ["a", "b"] * 5 + ["a"], "v": np.arange(11)})
     made_up = Workload("made up", "", rows, ("key",), ("v",), 4, 4, real=False, source="")
-    files = runs.write_windows(made_up, 2, tmp_path)
+    files = on_spark.write_windows(made_up, 2, tmp_path)
     assert [(file.start, file.size, file.rows) for file in files] == [(0, 4, 4), (4, 4, 4)]
-    question = runs.in_spark(("key",), "v")
-    found = runs.latencies(spark, files, question, (None, runs.CAM_2), workers=2, repeats=1)
+    question = on_spark.in_spark(("key",), "v")
+    found = on_spark.latencies(spark, files, question, (None, runs.CAM_2), workers=2, repeats=1)
     assert {label: len(seconds) for label, seconds in found.items()} == {"auto": 2, "cAM-2": 2}
     wrong = replace(question, plain={"rows": F.count(F.lit(1)), "total": F.sum("v") + 1})
     with pytest.raises(ResultsDifferError, match="Spark's aggregates: auto gives"):
-        runs.latencies(spark, files, wrong, (None,), workers=2, repeats=1)
+        on_spark.latencies(spark, files, wrong, (None,), workers=2, repeats=1)

@@ -75,3 +75,13 @@ def test_the_example_job_builds(spark: SparkSession, folder: Path) -> None:
     file = ROOT / "examples" / "job.py"
     assert len(deliveries_of(file, load_job(file), spark)) == 2
     assert (folder / "out" / "example" / "reports.arrow").exists()
+
+
+def test_partitioning(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    trips = spark.range(300).selectExpr("timestamp_seconds(id * 20) dropoff_at", "id % 7 route", "id fare").coalesce(1)
+    names = run_examples("partitioning.md", {"ab": ab, "trips": trips})
+    shown = capsys.readouterr().out
+    assert "cAM-2 over 8 workers, evaluated in Python" in shown and "aggregation_cost" in shown
+    rows = names["routes"].to_df().where("route = 0").orderBy("window.start").collect()  # type: ignore[attr-defined]
+    # Of the first half hour, rows 0 to 89, route 0 has 0, 7, ..., 84: the middle one of these 13 is 42.
+    assert rows[0]["fare"] == 42

@@ -34,6 +34,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
+from anabranch.bench import partitioner_latency as on_spark
 from anabranch.bench import partitioner_runs as runs
 from anabranch.bench.partitioner_runs import AM_2, CAM_2, CAM_5, FLD, LM_2, LM_2_H, PK_2, PK_5, SH, WORKERS
 from anabranch.bench.report import progress, show_ratios
@@ -130,11 +131,11 @@ class _Bench:
             window = taxis.windows(1)[0]
             self.costs = runs.costs(window["route"], repeats=2 * self.scale.repeats, most_keys=self.scale.keys)
             step()
-            files = runs.write_windows(taxis, self.scale.timed_windows, self.folder)
+            files = on_spark.write_windows(taxis, self.scale.timed_windows, self.folder)
             step("latency: aggregate in Python")
-            python = self._latency(runs.in_python(("route",), "paid"), files, _ON_SPARK, step)
+            python = self._latency(on_spark.in_python(("route",), "paid"), files, _ON_SPARK, step)
             step("latency: Spark's aggregates")
-            self._latency(runs.in_spark(("route",), "paid"), files, _NATIVE, step)
+            self._latency(on_spark.in_spark(("route",), "paid"), files, _NATIVE, step)
         self._show()
         return self._figures(python)
 
@@ -170,8 +171,8 @@ class _Bench:
 
     def _latency(
         self,
-        question: runs.Question,
-        files: Sequence[runs.WindowFile],
+        question: on_spark.Question,
+        files: Sequence[on_spark.WindowFile],
         contestants: Sequence[Partitioning | None],
         step: Callable[[], None],
     ) -> dict[str, list[float]]:
@@ -179,7 +180,7 @@ class _Bench:
         rows = sum(file.rows for file in files) / len(files)
         means: dict[str, list[float]] = {}
         for v in self.scale.workers:
-            found = runs.latencies(
+            found = on_spark.latencies(
                 self.spark, files, question, contestants, workers=v, repeats=self.scale.repeats, step=step
             )
             for label, seconds in found.items():

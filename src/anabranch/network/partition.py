@@ -36,7 +36,7 @@ from anabranch.plan.partition import Assign
 from anabranch.split.hashing import key_hash
 from anabranch.split.imbalance import WindowLoads
 from anabranch.split.keys import KeyRoute
-from anabranch.split.partitioning import PAPER, Partitioning, key_partition
+from anabranch.split.partitioning import COUNTING_KEYS, PAPER, Partitioning, key_partition
 from anabranch.windows import Duration, Window
 from anabranch.windows.ids import Stretch, pane_of
 
@@ -112,7 +112,7 @@ def partition_report(
     timed = _timed(source, time, window)
     reports = []
     for policy in policies:
-        counting = cardinality if policy in ("cm", "am", "cam", "lm") else "exact"
+        counting = cardinality if policy in COUNTING_KEYS else "exact"
         partitioning = _policy(policy, choices, counting, workers, splitters)
         if partitioning is None:
             raise InvalidArgumentError('a report on "auto"', hint="name the policies that it could choose")
