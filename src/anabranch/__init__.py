@@ -27,7 +27,8 @@ from anabranch.aggregates import (
 )
 from anabranch.errors import AnabranchError
 from anabranch.io.replay import replay
-from anabranch.io.sinks import CallSink, DeltaSink, FileSink, MemorySink, Sink
+from anabranch.io.sinks import CallSink, DeltaSink, FileSink, MemorySink, NoopSink, Sink
+from anabranch.network.join import Joined, JoinTuning
 from anabranch.network.partition import partition_by, partition_report
 from anabranch.network.processing import Processed, Split
 from anabranch.network.stream import Stream, block_stream, sliding, stream
@@ -50,9 +51,12 @@ __all__ = [
     "EpochProgress",
     "EpochQuery",
     "FileSink",
+    "JoinTuning",
+    "Joined",
     "JsonLines",
     "Listener",
     "MemorySink",
+    "NoopSink",
     "Operator",
     "Processed",
     "Prometheus",

@@ -1,4 +1,4 @@
-"""Five queries over a recording, in a process of their own, so that it can be killed and started again.
+"""Six queries over a recording, in a process of their own, so that it can be killed and started again.
 
     python -m tests.chaos.jobs aggregates --input in/ --folder run/ [--master "local[2,4]"]
 
@@ -8,6 +8,7 @@
 | `split` | a split with broadcasts, and an operator's running totals: a row lost or taken twice shows ever after |
 | `nested` | windows over windows, so that one epoch is two Spark jobs |
 | `placed` | an aggregate in Python over keys that a policy places, which changes; sums of floats tell who added what |
+| `joined` | a join whose groups change their worker in every epoch, and find no live state there: it comes from the log |
 | `linearroad` | all of Linear Road, from blocks: cars' accounts, broadcast queries, an aggregation tree, six outputs |
 
 A job has all its files in `folder/NAME`: `output`, `checkpoint` and `live`. It reads the whole recording in epochs of
@@ -18,9 +19,11 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator, Sequence
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +36,10 @@ from anabranch.linearroad.generate import Trace, Traffic, write_trace
 from anabranch.linearroad.operator import Road
 from anabranch.linearroad.query import linear_road, recorded
 from anabranch.linearroad.schema import Mode
+from anabranch.runtime import recipes
 from anabranch.runtime.deliveries import Delivery
+from anabranch.runtime.progress import EpochProgress
+from anabranch.runtime.rebalancing import MEMORY, ROUTING, WORKERS, Rebalance
 
 ROWS_PER_EPOCH = 20_000
 """Enough for two partitions of the source: an order of rows that an exchange could change."""
@@ -130,7 +136,14 @@ def placed(rows: ab.Stream) -> Any:
     return rows.window(size="4 s", slide="2 s").by("vehicle", workers=3).agg(speed=total)
 
 
-JOBS = ("aggregates", "split", "nested", "placed", "linearroad")
+def joined(rows: ab.Stream) -> Any:
+    alarms = rows.filter("alarm").select("cell", "at", "vehicle")
+    near = rows.select("cell", "at", "vehicle", "speed")
+    tuning = ab.JoinTuning(theta=2, block=16)
+    return alarms.join(near, on="cell", within=("200 ms", "300 ms"), how="left", groups=12, tuning=tuning)
+
+
+JOBS = ("aggregates", "split", "nested", "placed", "joined", "linearroad")
 
 
 def deliveries(
@@ -140,7 +153,8 @@ def deliveries(
     if name == "linearroad":
         return linearroad(spark, recording, output)
     source = ab.replay(spark, recording / "recording.parquet", time="at", rows_per_epoch=rows_per_epoch)
-    query = {"aggregates": aggregates, "split": split, "nested": nested, "placed": placed}[name]
+    queries = {"aggregates": aggregates, "split": split, "nested": nested, "placed": placed, "joined": joined}
+    query = queries[name]
     return [query(ab.stream(source, time="at", watermark="1 s")).to(ab.FileSink(output))]
 
 
@@ -191,6 +205,21 @@ class Totals(ab.Operator):
             )
 
 
+@dataclass(frozen=True)
+class Wandering(Rebalance):
+    """Moves a third of the groups in every epoch, and takes their live state: as if the new worker was far away."""
+
+    live: ClassVar[Path | None] = None
+
+    def decide(self, history: Sequence[EpochProgress], current: Mapping[str, Any]) -> Mapping[str, Any]:
+        turn = current.get(MEMORY, {}).get("turn", 0) + 1
+        routing = [(group + (turn + group) // 3) % self.most_workers for group in range(self.groups)]
+        moved = [g for g, worker in enumerate(routing) if worker != (current.get(ROUTING) or routing)[g]]
+        for group in moved if self.live is not None else ():
+            shutil.rmtree(self.live / self.operator / f"{group:05d}", ignore_errors=True)
+        return {ROUTING: routing, WORKERS: self.most_workers, MEMORY: {"turn": turn}}
+
+
 # --- how they run ---------------------------------------------------------------------------------------------------
 
 
@@ -222,9 +251,14 @@ def start(
 ) -> ab.EpochQuery:
     """Start a job, or start it again."""
     found = deliveries(spark, name, recording, folder / name / "output", rows_per_epoch)
+    # By the clock groups would move at other times in every run, and files are compared byte by byte.
+    Wandering.live = None
+    recipes.Rebalance = Wandering  # type: ignore[misc]
     places = {"checkpoint": folder / name / "checkpoint", "live": folder / name / "live"}
     usual = {**places, "trigger": "available-now", "snapshot_every": SNAPSHOT_EVERY, "workers": 2}
-    return ab.start(*found, **{**usual, **settings})
+    query = ab.start(*found, **{**usual, **settings})
+    Wandering.live = Path(query._runner.settings.live)
+    return query
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

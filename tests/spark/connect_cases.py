@@ -16,6 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
@@ -80,7 +82,11 @@ def _batch(source: DataFrame) -> Answers:
             source.transform(ab.sliding(time="at", size="6 s", slide="2 s", by="key", n=ab.count()))
         ),
         "bad rows": sorted_rows(rows.bad_rows()),
-    }
+        "join": sorted_rows(rows.join(rows, on="key", within=("2 s", "1 s"), how="full", where="value < 9").to_df()),
+        "join of three": sorted_rows(rows.join(rows, rows, on="key", within=("1 s", "0 s", "1 s")).to_df()),
+        "join with a function": sorted_rows(rows.join(rows, on="key", within=(0, 0), where=_even).window(size="4 s")
+                                            .agg(n=ab.count()).to_df()),
+    }  # fmt: skip
     for name, merge in (("with merge", _joined), ("without merge", None)):
         words = ab.user_aggregate("value", init=list, incr=_longer, merge=merge, final=_word, returns="string")
         found[f"user-defined, {name}"] = sorted_rows(sliding.agg(word=words).to_df())
@@ -100,6 +106,7 @@ def _planner(source: DataFrame) -> Answers:
         "explain names the kernel": "MapInArrow" in query.explain().split("Spark plan")[1],
         "sample": [sampled.statistics.rows_per_pane, sampled.statistics.source],
         "explain after a sample": sampled.explain().split("Spark plan")[0],
+        "explain a join": query.stream.join(query.stream, on="key", within=(1, 1)).explain().split("Spark plan")[0],
     }
 
 
@@ -110,6 +117,8 @@ def _errors(source: DataFrame, streaming: DataFrame) -> Answers:
         "unknown column": lambda: rows.window(size="7 s").agg(total=ab.sum("valeu")),
         "unknown key": lambda: rows.window(size="7 s").by("kee"),
         "filter on an unknown column": lambda: rows.filter("valeu > 1"),
+        "join where a column is unknown": lambda: rows.join(rows, on="key", within=(1, 1), where="valeu > 1"),
+        "join of a stream and a table": lambda: rows.join(stream, on="key", within=(1, 1)),
         "no watermark": lambda: ab.stream(streaming, time="at"),
         "replaced time of a stream": lambda: stream.select((F.col("at") + F.expr("interval 1 hour")).alias("at")),
         "count windows on a stream": lambda: stream.window(rows=5).agg(n=ab.count()).to_df(),
@@ -129,7 +138,9 @@ def _streams(spark: SparkSession, feed: Feed, output: Path) -> Answers:
     given = ab.stream(feed.stream(spark), time="at", watermark="2 s")
     own = ab.stream(feed.stream(spark).withWatermark("at", "2 seconds"), time="at")
     words = ab.user_aggregate("value", init=list, incr=_longer, merge=_joined, final=_word, returns="string")
+    other = ab.stream(feed.stream(spark), time="at", watermark="2 s").filter("value is not null")
     queries = {
+        "join": given.join(other, on="key", within=("2 s", "1 s"), how="left").to_df(),
         "panes": given.window(size="7 s", slide="3 s").by("key").agg(n=ab.count(), word=words).to_df(),
         "its own watermark": own.window(size="7 s", slide="3 s").agg(n=ab.count()).using("window").to_df(),
     }
@@ -147,6 +158,10 @@ def _run(spark: SparkSession, windows: DataFrame, folder: Path) -> DataFrame:
 def sorted_rows(frame: DataFrame) -> list[dict[str, Any]]:
     """The rows in an order of their own, with times as microseconds."""
     return sorted(plain(frame.toArrow()), key=repr)
+
+
+def _even(pairs: pa.RecordBatch) -> Any:
+    return pc.equal(pc.bit_wise_and(pairs["value"], 1), 0)
 
 
 def _longer(state: list[Any], value: int | None) -> list[Any]:

@@ -10,6 +10,7 @@ the epoch as done, runs the epoch again, and the sink must recognise that it has
 | `FileSink(flat=True)` | exactly once: files that never change; those of an epoch appear one after the other |
 | `DeltaSink` | exactly once: one transaction per epoch, which Delta recognises by its number |
 | `MemorySink` | exactly once while the process lives; empty after a restart |
+| `NoopSink` | none: nothing is kept |
 | `CallSink` | at least once: the function may see an epoch again after a crash, the same rows under the same number |
 """
 
@@ -62,6 +63,8 @@ class Sink(ABC):
     """Where results go."""
 
     guarantee: ClassVar[str]
+    keeps: ClassVar[bool] = True
+    """false: rows need not be written at all"""
 
     def staging(self, epoch: int, default: Folder) -> Folder:
         """Where tasks write an epoch before it is published."""
@@ -207,6 +210,19 @@ class MemorySink(Sink):
 
     def __repr__(self) -> str:
         return f"MemorySink({sum(table.num_rows for table in self.epochs.values())} rows)"
+
+
+class NoopSink(Sink):
+    """Takes everything and keeps nothing, as Spark's "noop": rows are made and counted. For measurements."""
+
+    guarantee = "nothing is kept"
+    keeps = False
+
+    def publish(self, result: Published) -> None:
+        """Nothing is to be done."""
+
+    def __repr__(self) -> str:
+        return "NoopSink()"
 
 
 class CallSink(Sink):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, is_dataclass
+from typing import TYPE_CHECKING
 
 from pyspark.sql import Column
 from pyspark.sql.types import StructType
@@ -16,9 +17,14 @@ from anabranch.network.parts import Part, Source
 from anabranch.network.query import Query
 from anabranch.operators.protocol import OperatorFactory
 from anabranch.plan.placement import evaluated_in_parts
+from anabranch.split.keys import HashRoute
 from anabranch.split.partitioning import KeyPartition
 from anabranch.split.splitter import BroadcastFunction, RouteFunction
+from anabranch.windows import describe
 from anabranch.windows.ids import Stretch
+
+if TYPE_CHECKING:
+    from anabranch.network.join import Join, JoinTuning
 
 ONLY = "rows"
 """The name of the output of an operator that has one."""
@@ -148,4 +154,52 @@ class CombineNode:
         return [f"{', '.join(what)} by {', '.join(self.by)}"]
 
 
-Node = WindowNode | ProcessNode | CombineNode
+@dataclass(frozen=True, eq=False)
+class JoinNode:
+    """A windowed join; the stream of a port is one of its sides."""
+
+    inputs: tuple[Input, ...]
+    join: Join
+    groups: int
+    tuning: JoinTuning
+    kind = "join"
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return (ONLY,)
+
+    @property
+    def schemas(self) -> Mapping[str, StructType]:
+        return {ONLY: self.join.schema}
+
+    @property
+    def routing(self) -> Routing:
+        """By the hash of the key. Of an inner join rows with a null key go nowhere: they would join nothing."""
+        return Routing(self.groups, route=HashRoute(self.join.on, nulls=bool(self.preserved)))
+
+    @property
+    def preserved(self) -> tuple[int, ...]:
+        """The ports whose rows are results even without a partner."""
+        return self.join.preserved
+
+    def describe(self) -> list[str]:
+        join, tuning = self.join, self.tuning
+        columns = [
+            f"stream {port}: {', '.join(name if name == to else f'{name} as {to}' for name, to in named)}"
+            for port, named in enumerate(join.columns)
+        ]
+        return [
+            f"{join.how} join on {', '.join(join.on)}, in {self.groups} groups",
+            f"within {', '.join(describe(window) for window in join.within)}",
+            *([] if join.where_label is None else [f"where {join.where_label}"]),
+            *columns,
+            f"result: {join.schema.simpleString()}",
+            # The layout of the state depends on these: a checkpoint is for one of them.
+            f"{tuning.probe} probe, blocks of {tuning.block} tuples, theta {tuning.theta} blocks, "
+            f"{'fine-tuned' if tuning.fine_tuning else 'not fine-tuned'}",
+        ]
+
+
+Stateful = WindowNode | ProcessNode | JoinNode
+"""Operators with partition-groups, whose state is kept from epoch to epoch."""
+Node = Stateful | CombineNode

@@ -34,6 +34,7 @@ from anabranch.windows.ids import Stretch
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+    from anabranch.network.join import Joined, JoinPredicate, JoinTuning
     from anabranch.network.processing import Processed, Split
     from anabranch.network.windowed import Windowed
     from anabranch.operators.protocol import OperatorFactory
@@ -153,6 +154,40 @@ class Stream:
         # Blocks of both will be put together, which wants the same columns in the same order.
         parts = tuple(part.then(lambda rows: rows.select(*columns)) for part in (*self.parts, *other.parts))
         return Stream(both, self.time, parts, self.refusal or other.refusal)
+
+    def join(
+        self,
+        *others: Stream,
+        on: str | Sequence[str],
+        within: Sequence[Duration],
+        how: str = "inner",
+        where: Column | str | JoinPredicate | None = None,
+        suffix: str = "_right",
+        groups: int = GROUPS,
+        tuning: JoinTuning | None = None,
+    ) -> Joined:
+        """Join rows of streams that have equal keys and lie near each other in time.
+
+        `within` has one duration per stream, W1 for this one: a row of it waits that long for a partner. A pair (a, b)
+        is a result iff ``a.t - W2 <= b.t <= a.t + W1``; of more streams, every two rows of a result must be such a
+        pair. `how` is "inner", "left", "right" or "full". `where` says more about the results wanted: a Column or SQL
+        text over their columns, or a function that takes a record batch of them and gives one bool per row.
+
+        The result has the keys `on`, then the other columns of each stream. Where a name is taken, the second stream's
+        column gets the suffix, the third's `suffix` and "_3", and so on. `groups` and `tuning` are for `start()`.
+        """
+        from anabranch.network.join import join
+
+        return join(
+            (self, *others),
+            on=on,
+            within=within,
+            how=how,
+            where=where,
+            suffix=suffix,
+            groups=groups,
+            tuning=tuning,
+        )
 
     def split(
         self,

@@ -56,6 +56,11 @@ class Operator:
         """No row earlier than t will come."""
         return ()
 
+    def absorb(self, block: pa.RecordBatch, port: int = 0) -> None:
+        """Take rows that were processed before, to rebuild the state. Override it if that is cheaper without output."""
+        for _ in self.process(block, port) or ():
+            pass
+
 
 OperatorFactory = Callable[[], Operator]
 """What makes an instance: the class itself, or a function without arguments."""

@@ -15,7 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from anabranch.io.frames import read_files, unpacked
 from anabranch.io.sinks import Published
 from anabranch.network.columns import floordiv
-from anabranch.network.nodes import ONLY, CombineNode, Input, ProcessNode, WindowNode
+from anabranch.network.nodes import ONLY, CombineNode, Input, JoinNode, ProcessNode, Stateful, WindowNode
 from anabranch.network.parts import Output, Source
 from anabranch.operators.windowed import KEYS_OF
 from anabranch.plan.placement import stretch_of
@@ -24,7 +24,7 @@ from anabranch.runtime.controllers import HEAVY
 from anabranch.runtime.outputs import Target
 from anabranch.runtime.plan import Step
 from anabranch.runtime.progress import OperatorProgress, PartitionMeasure, SplitterMeasure, WorkerMeasure
-from anabranch.runtime.recipes import Recipe
+from anabranch.runtime.recipes import NULL_KEYS, SLOTS, Recipe
 from anabranch.runtime.sources import BatchRows
 from anabranch.runtime.standing import Context, Standing
 from anabranch.runtime.windowing import PART
@@ -45,6 +45,10 @@ class Outcome:
     active: set[int] = field(default_factory=set)
     snapshots: dict[int, int] = field(default_factory=dict)
     block_groups: set[int] = field(default_factory=set)
+    waiting: dict[int, int] = field(default_factory=dict)
+    """rows of this epoch that wait, by group: of workers whose turn it was not"""
+    latest: int | None = None
+    """the latest time of a row"""
 
 
 class Epoch:
@@ -72,12 +76,19 @@ class Epoch:
             outcome = self._combine(step, node, targets)
         else:
             outcome = self._stateful(step, node, recipe, targets)
-        self._watermarks[id(node)] = outcome.watermark
+        self._watermarks[id(node)] = self._delivered(step, outcome)
         return replace(outcome, progress=replace(outcome.progress, seconds=time.perf_counter() - began))
 
-    def _stateful(
-        self, step: Step, node: WindowNode | ProcessNode, recipe: Recipe, targets: Mapping[str, Target]
-    ) -> Outcome:
+    def _delivered(self, step: Step, outcome: Outcome) -> int | None:
+        """The watermark of what an operator has delivered by now, for those that read it."""
+        state = self.standing.operators[step.name]
+        if not outcome.waiting and not state.waiting:
+            return outcome.watermark
+        after = replace(state, waiting=dict(state.waiting))
+        after.wait(self.epoch, outcome.active - outcome.waiting.keys(), outcome.waiting, outcome.watermark)
+        return after.delivered
+
+    def _stateful(self, step: Step, node: Stateful, recipe: Recipe, targets: Mapping[str, Target]) -> Outcome:
         decided = self._decided(step)
         edges = tuple(self._edge(node, each) for each in node.inputs)
         feeds = [self._feed(node, each) for each in node.inputs]
@@ -89,9 +100,12 @@ class Epoch:
             found = recipe.windows.run(jobs.union(packed), task, targets[ONLY], disorder)
         else:
             packed = [jobs.packed_rows(node, i, feed, decided) for i, feed in enumerate(feeds)]
-            found = jobs.run_process(jobs.union(packed), task)
+            if recipe.where is None:
+                found = jobs.run_process(jobs.union(packed), task)
+            else:
+                found = jobs.run_filtered(jobs.union(packed), task, recipe.where, targets[ONLY])
         workers, written = jobs.node_reports(found)
-        outputs = {ONLY: written} if isinstance(node, WindowNode) else _by_output(workers)
+        outputs = {ONLY: written} if task.outputs is None else _by_output(workers)
         for name, files in outputs.items():
             self._stage(step, name, targets[name], files)
         marks = workers[0]["marks"]
@@ -114,7 +128,7 @@ class Epoch:
 
     # --- inputs -----------------------------------------------------------------------------------------------------
 
-    def _edge(self, node: WindowNode | ProcessNode, each: Input) -> Edge:
+    def _edge(self, node: Stateful, each: Input) -> Edge:
         origin = each.part.origin
         time_column = PART if isinstance(node, WindowNode) else each.time.name
         if isinstance(origin, Output):
@@ -124,13 +138,13 @@ class Epoch:
         i = self.context.network.index_of(origin)
         return Edge(each.port, time_column, self.standing.latest[i], origin.delay, idle=i in self.plan["idle"])
 
-    def _feed(self, node: WindowNode | ProcessNode, each: Input) -> jobs.Feed:
+    def _feed(self, node: Stateful, each: Input) -> jobs.Feed:
         origin = each.part.origin
         late_before = self.standing.operators[self.context.network.name_of(node)].watermark
         if isinstance(origin, Output):
             return jobs.Feed(each.part.apply(self._staged_frame(origin)), None, late_before)
         rows = self._rows.of(origin)
-        if isinstance(node, ProcessNode) and node.routing.reads_blocks(each.part):
+        if not isinstance(node, WindowNode) and node.routing.reads_blocks(each.part):
             return jobs.Feed(rows, origin.packed, late_before)
         if origin.packed is not None:
             rows = unpacked(rows, origin.packed)
@@ -169,11 +183,16 @@ class Epoch:
             ledger=context.ledger,
             live=context.settings.live,
             snapshot_every=context.settings.snapshot_every,
-            outputs=None if isinstance(step.node, WindowNode) else targets,
-            yields=None if recipe.windows is None else recipe.windows.yields,
+            outputs=targets if recipe.yields is None else None,
+            yields=recipe.yields,
+            since=None if recipe.horizon is None else state.since,
+            slots=plan["decisions"].get(SLOTS, 1),
+            behind=state.waiting,
+            allowance=self.plan.get("allowances", {}).get(step.name),
+            memory_limit=context.settings.memory_limit,
         )
 
-    def _census(self, node: WindowNode | ProcessNode, marks: Sequence[Mapping[str, Any]]) -> None:
+    def _census(self, node: Stateful, marks: Sequence[Mapping[str, Any]]) -> None:
         """What the splitters saw of each source. Operators of the same source see the same, unless a step filters."""
         for number, each in enumerate(node.inputs):
             origin = each.part.origin
@@ -208,7 +227,8 @@ class Epoch:
         folder = default if sink is None else sink.staging(self.epoch, default)
         folder.remove()  # what a crashed attempt left
         folder.create()
-        return Target(folder, self.context.recipes[step.name].schemas[name])
+        kept = sink is None or sink.keeps or name in step.feeds
+        return Target(folder, self.context.recipes[step.name].schemas[name], kept)
 
     def _stage(self, step: Step, name: str, target: Target, written: Sequence[Mapping[str, Any]]) -> None:
         files = tuple(sorted(file for each in written for file in each["files"]))
@@ -224,7 +244,7 @@ class Epoch:
     def _keep_side(
         self,
         step: Step,
-        node: WindowNode | ProcessNode,
+        node: Stateful,
         feeds: Sequence[jobs.Feed],
         marks: Sequence[Mapping[str, Any]],
     ) -> None:
@@ -287,12 +307,17 @@ def _outcome(
         decisions=decisions,
         metrics=sum((Counter(each["metrics"]) for each in measures), Counter()),
     )
+    if isinstance(step.node, JoinNode) and (nowhere := sum(splitter.omitted for splitter in splitters)):
+        # Their rows were left out by the splitters, and no operator saw them.
+        progress = replace(progress, metrics={**progress.metrics, NULL_KEYS: nowhere})
     return Outcome(
         progress,
         workers[0]["watermark"],
         {group for each in workers for group in each["active"]},
         {int(group): epoch for each in workers for group, epoch in each["snapshots"].items()},
         {group for each in workers for group in each["block_groups"]},
+        {int(group): rows for each in workers for group, rows in each["waiting"].items()},
+        max((mark["max_t"] for mark in marks if mark["max_t"] is not None), default=None),
     )
 
 

@@ -20,8 +20,9 @@ from anabranch.errors import CheckpointError
 from anabranch.runtime.controllers import PLACEMENT, KeyPlacement, decide_all
 from anabranch.runtime.epoch import Epoch, Outcome
 from anabranch.runtime.plan import Network
-from anabranch.runtime.progress import EpochProgress
-from anabranch.runtime.recipes import recipe_of
+from anabranch.runtime.progress import EpochProgress, allowance
+from anabranch.runtime.rebalancing import ROUTING
+from anabranch.runtime.recipes import SLOTS, recipe_of
 from anabranch.runtime.settings import Settings
 from anabranch.runtime.sources import SourceRows
 from anabranch.runtime.standing import Checkpoint, Context, Standing
@@ -113,6 +114,7 @@ class EpochRunner:
     def _decide(self) -> dict[str, Any]:
         settings = self.context.settings
         operators: dict[str, Any] = {}
+        allowances: dict[str, float | None] = {}
         for name, recipe in self.context.recipes.items():
             state = self.standing.operators[name]
             controllers = recipe.controllers(settings, state.remembered(name))
@@ -121,11 +123,13 @@ class EpochRunner:
                 # Of a run that had a policy; this one leaves keys alone.
                 current = {key: value for key, value in current.items() if key not in PLACEMENT}
             decisions = decide_all(controllers, self.history, current)
+            fixed = [group % settings.workers for group in range(recipe.groups)]
             operators[name] = {
-                "routing": [group % settings.workers for group in range(recipe.groups)],
+                "routing": decisions.get(ROUTING, fixed),
                 "decisions": {**decisions, **recipe.fixed},
             }
-        return {"operators": operators, "idle": self.standing.idle(settings.idle)}
+            allowances[name] = allowance(self.history, name, settings.trigger_seconds, recipe.fixed.get(SLOTS, 1))
+        return {"operators": operators, "idle": self.standing.idle(settings.idle), "allowances": allowances}
 
     def _done(self, epoch: int, run: Epoch, outcomes: Sequence[Outcome]) -> None:
         standing = self.standing
@@ -141,6 +145,11 @@ class EpochRunner:
             state.watermark = outcome.watermark
             state.active |= outcome.active
             state.snapshots |= outcome.snapshots
+            state.wait(epoch, outcome.active - outcome.waiting.keys(), outcome.waiting, outcome.watermark)
+            horizon = self.context.recipes[step.name].horizon
+            if horizon is not None:
+                reached = None if outcome.watermark is None else horizon(outcome.watermark)
+                state.forget_log(epoch, outcome.latest, reached)
             state.decisions = run.plan["operators"][step.name]["decisions"]
             state.remember(epoch, outcome.progress)
             operators[step.name] = {**state.as_json(), "block_groups": sorted(outcome.block_groups)}
@@ -154,7 +163,8 @@ class EpochRunner:
         needed = epoch
         for name, state in self.standing.operators.items():
             if state.active:
-                through = min(state.snapshots.get(group, -1) for group in state.active)
+                logged = self.context.recipes[name].horizon is not None
+                through = state.since - 1 if logged else min(state.snapshots.get(g, -1) for g in state.active)
                 # Twice as many as come in until the next time: what piled up goes bit by bit, and no epoch waits long.
                 snapshots = -(-len(state.active) // self.settings.snapshot_every)
                 most = 2 * FORGET_EVERY * (self.settings.workers + snapshots)

@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from anabranch.network.explain import explain_routing
-from anabranch.network.nodes import CombineNode, ProcessNode
+from anabranch.network.nodes import CombineNode, JoinNode, ProcessNode
 from anabranch.runtime.controllers import HEAVY, PLACING, arrival_rate
 from anabranch.runtime.plan import Network, Step
 from anabranch.runtime.progress import EpochProgress, OperatorProgress
+from anabranch.runtime.rebalancing import MEMORY, ROUTING
 from anabranch.runtime.settings import Settings
 from anabranch.split.cost import SplitCosts, splitters_needed
 
@@ -64,11 +65,13 @@ def _operator(
     step: Step, runner: Running, measured: OperatorProgress | None, progress: EpochProgress | None
 ) -> list[str]:
     node, lines = step.node, []
-    if not isinstance(node, CombineNode):
+    if isinstance(node, JoinNode):
+        lines += _routing_table(node, measured, runner.settings)
+    elif not isinstance(node, CombineNode):
         workers = min(runner.settings.workers, node.groups)
         placed = "group g on worker g modulo the workers"
         lines.append(f"groups      {node.groups} on {workers} workers; {placed}")
-    if isinstance(node, ProcessNode):
+    if isinstance(node, (ProcessNode, JoinNode)):
         lines += explain_routing(node.routing, node.inputs)
     if measured is not None:
         lines += [*_settings(step.name, measured.decisions, runner.history), *_figures(measured, progress)]
@@ -81,12 +84,32 @@ def _operator(
     return lines
 
 
+def _routing_table(node: JoinNode, measured: OperatorProgress | None, settings: Settings) -> list[str]:
+    """Which worker has how many groups, how full its buffer was, and what its groups' windows hold."""
+    tuning, most = node.tuning, min(settings.workers, node.groups)
+    moves = f"moved every {tuning.reorganise_every} epochs where a buffer is above {tuning.supplier:.0%}"
+    lines = [f"groups      {node.groups} on at most {most} workers; {moves if tuning.rebalance else 'never moved'}"]
+    if tuning.slots > 1:
+        taken = "each worker's turn comes once in so many epochs" if settings.trigger_seconds else "not without a trigger"
+        lines.append(f"slots       n_g = {tuning.slots}: {taken}")
+    if measured is None:
+        return lines
+    for worker in measured.workers:
+        lines.append(
+            f"worker {worker.worker:<5}{worker.groups} groups, {worker.rows:,} rows in {worker.seconds:.2f} s, buffer "
+            f"{worker.occupancy:.0%} full, {worker.state_bytes:,} bytes of windows"
+        )
+    return lines
+
+
 def _settings(operator: str, decisions: Mapping[str, Any], history: Sequence[EpochProgress]) -> list[str]:
     lines = []
     for name, value in decisions.items():
-        if name in (_SEARCH, HEAVY, PLACING) or name.startswith("why:"):
+        if name in (_SEARCH, HEAVY, PLACING, MEMORY) or name.startswith("why:"):
             continue
         shown = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+        if name == ROUTING:
+            shown = "the worker of each group, as the ledger has it"
         lines.append(f"setting     {name} = {shown}{_why(operator, name, history)}")
     return lines
 

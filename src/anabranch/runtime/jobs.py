@@ -23,12 +23,14 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 from anabranch.io.blocks import pack
 from anabranch.io.frames import unpacked
 from anabranch.merge.tree import FEW, aggregation_tree, root
 from anabranch.network.columns import quoted
-from anabranch.network.nodes import CombineNode, ProcessNode
+from anabranch.network.nodes import CombineNode, JoinNode, ProcessNode
 from anabranch.network.parts import Packed
 from anabranch.runtime.outputs import Target, write_rows
 from anabranch.runtime.worker import REPORT, EpochTask
@@ -86,7 +88,7 @@ class Decided:
 # --- from rows to packed blocks -------------------------------------------------------------------------------------
 
 
-def packed_rows(node: ProcessNode, edge: int, feed: Feed, decided: Decided) -> DataFrame:
+def packed_rows(node: ProcessNode | JoinNode, edge: int, feed: Feed, decided: Decided) -> DataFrame:
     """Rows or blocks, split into a block per group."""
     routing, time = node.routing, node.inputs[edge].time.name
     rows, reader = feed.rows, _reader(feed.packed)
@@ -124,7 +126,7 @@ def _reader(packed: Packed | None) -> Reader:
     return ReferenceReader() if packed.column is None else BlockReader(packed.column)
 
 
-def _routed(rows: DataFrame, node: ProcessNode, groups: int) -> tuple[DataFrame, ColumnRoute]:
+def _routed(rows: DataFrame, node: ProcessNode | JoinNode, groups: int) -> tuple[DataFrame, ColumnRoute]:
     """The rows with their group, and perhaps whether they go to all, as columns."""
     routing = node.routing
     if routing.keys:
@@ -178,6 +180,15 @@ def group_of(keys: Sequence[Column], groups: int) -> Column:
 def run_process(packed: DataFrame, task: EpochTask) -> list[dict[str, Any]]:
     """An operator's epoch: the workers write, and report."""
     return reports(packed.repartitionById(packed_workers(task), WORKER).mapInArrow(task, f"{REPORT} string"))
+
+
+def run_filtered(packed: DataFrame, task: EpochTask, where: Column, target: Target) -> list[dict[str, Any]]:
+    """An operator's epoch whose results must pass a Column, which only Spark can compute."""
+    assert task.yields is not None
+    schema = StructType([*from_arrow_schema(task.yields).fields]).add(REPORT, "string")
+    rows = packed.repartitionById(packed_workers(task), WORKER).mapInArrow(task, schema)
+    passed = rows.where(F.col(REPORT).isNotNull() | where)
+    return reports(passed.mapInArrow(Writer(target, None, None), f"{REPORT} string"))
 
 
 def run_combine(node: CombineNode, partial: DataFrame, parts: int, target: Target) -> list[dict[str, Any]]:

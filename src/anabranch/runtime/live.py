@@ -242,7 +242,7 @@ class LiveState(State):
         return _Kept(file, np.frombuffer(mapped, dtype_of(dtype), length), mapped)
 
     def _new_array(self, dtype: np.dtype[Any], length: int) -> _Kept:
-        capacity = max(_LEAST_BYTES, 1 << (length * dtype.itemsize - 1).bit_length() if length else 0)
+        capacity = _capacity(length * dtype.itemsize)
         file = self._new_file("array")
         with _telling(self._folder):
             try:
@@ -316,6 +316,12 @@ def _write(path: str, content: bytes) -> None:
         os.ftruncate(fd, len(content))  # the stamp before may have been longer
     finally:
         os.close(fd)
+
+
+def _capacity(needed: int) -> int:
+    """Whole pages; of large arrays up to an eighth more than needed, so that to grow a little is cheap."""
+    step = max(_LEAST_BYTES, 1 << needed.bit_length() >> 4)
+    return max(1, -(-needed // step)) * step
 
 
 def _map_array(path: Path, capacity: int = 0) -> mmap.mmap:

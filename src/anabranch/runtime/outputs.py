@@ -7,6 +7,7 @@ other's file.
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -18,6 +19,9 @@ import pyarrow.parquet as pq
 from anabranch.errors import OperatorError
 from anabranch.runtime.files import Folder, cannot_write
 
+ROW_GROUP = 1 << 16
+"""Rows of a row group, at least."""
+
 
 @dataclass(frozen=True)
 class Target:
@@ -25,6 +29,8 @@ class Target:
 
     folder: Folder
     schema: pa.Schema
+    kept: bool = True
+    """false: rows are made and counted, and nobody wants them"""
 
 
 @dataclass
@@ -41,32 +47,74 @@ class Written:
 
 def write_rows(target: Target, part: int, batches: Iterable[pa.RecordBatch]) -> Written:
     """Write the rows of a task as one file; none if there are no rows."""
-    rows = [batch for batch in batches if batch.num_rows]
-    if not rows:
-        return Written()
-    name = f"part-{part:05d}.parquet"
-    path = f"{target.folder.path}/{name}"
-    moves = not target.folder.is_object_store
-    draft = f"{target.folder.path}/.{name}.{uuid.uuid4().hex}" if moves else path
-    filesystem = target.folder.filesystem
-    # In memory first: rows that do not fit fail before there is a file, and an object store gets it in one put.
-    content = pa.BufferOutputStream()
-    # Dictionaries of numbers take as long to make as all the rest of the file, and gain little on them.
-    worded = not all(pa.types.is_primitive(field.type) for field in target.schema)
-    with pq.ParquetWriter(content, target.schema, compression="zstd", use_dictionary=worded) as writer:
-        for batch in rows:
-            writer.write_batch(fitted(batch, target.schema))
-    whole = content.getvalue()
-    try:
-        with filesystem.open_output_stream(draft) as sink:
-            sink.write(whole)
-        if moves:
-            filesystem.move(draft, path)
-    except OSError as error:
-        if moves:
-            discard(filesystem, draft)
-        raise cannot_write(path, error) from error
-    return Written(sum(batch.num_rows for batch in rows), whole.size, [name])
+    writer = RowWriter(target, part)
+    for batch in batches:
+        writer.add(batch)
+    return writer.close()
+
+
+class RowWriter:
+    """Writes the rows of a task as one file, as they come; none if there are no rows.
+
+    In memory first, encoded: rows that do not fit fail before there is a file, and an object store gets it in one put.
+    """
+
+    def __init__(self, target: Target, part: int) -> None:
+        self.target = target
+        self.seconds = 0.0
+        """that `add` took"""
+        self._name = f"part-{part:05d}.parquet"
+        self._rows = 0
+        self._held: list[pa.RecordBatch] = []
+        self._content = pa.BufferOutputStream()
+        self._writer: pq.ParquetWriter | None = None
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take more rows."""
+        if not batch.num_rows:
+            return
+        began = time.perf_counter()
+        self._rows += batch.num_rows
+        fitting = fitted(batch, self.target.schema)
+        if self.target.kept:
+            self._held.append(fitting)
+            if sum(each.num_rows for each in self._held) >= ROW_GROUP:
+                self._encode()
+        self.seconds += time.perf_counter() - began
+
+    def _encode(self) -> None:
+        """What is held becomes a row group: each costs the same again, so they must not be small."""
+        if self._writer is None:
+            # Dictionaries of numbers take as long to make as all the rest of the file, and gain little on them.
+            worded = not all(pa.types.is_primitive(field.type) for field in self.target.schema)
+            self._writer = pq.ParquetWriter(
+                self._content, self.target.schema, compression="zstd", use_dictionary=worded
+            )
+        self._writer.write_table(pa.Table.from_batches(self._held))
+        self._held = []
+
+    def close(self) -> Written:
+        """All rows have come: make the file."""
+        if self._held:
+            self._encode()
+        if self._writer is None:
+            return Written(self._rows)
+        self._writer.close()
+        whole = self._content.getvalue()
+        folder = self.target.folder
+        path = f"{folder.path}/{self._name}"
+        moves = not folder.is_object_store
+        draft = f"{folder.path}/.{self._name}.{uuid.uuid4().hex}" if moves else path
+        try:
+            with folder.filesystem.open_output_stream(draft) as sink:
+                sink.write(whole)
+            if moves:
+                folder.filesystem.move(draft, path)
+        except OSError as error:
+            if moves:
+                discard(folder.filesystem, draft)
+            raise cannot_write(path, error) from error
+        return Written(self._rows, whole.size, [self._name])
 
 
 def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

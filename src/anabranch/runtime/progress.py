@@ -22,11 +22,16 @@ computes them anew and skips keys that it does not know, so a file of a later re
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+ABOVE_MEAN = 0.25
+"""how much longer than the mean a worker may take where there is no interval to keep"""
+LEAST_LEFT = 0.1
+"""share of an interval that is left to the workers whatever else takes time"""
 
 
 @dataclass(frozen=True)
@@ -49,12 +54,20 @@ class WorkerMeasure:
     """to bring the splitters' outputs into time order"""
     query_seconds: float = 0.0
     """in the operator itself, emitting included"""
+    open_seconds: float = 0.0
+    """to find the live state of its groups, or to rebuild it"""
     read_seconds: float = 0.0
     """to unpack the blocks"""
     store_seconds: float = 0.0
     """to log blocks, write snapshots and mark the live state"""
     write_seconds: float = 0.0
     """to write the outputs"""
+    occupancy: float = 0.0
+    """mean share of its buffer that was handed over and not yet joined when the distribution epoch ended (paper 2)"""
+    group_seconds: tuple[tuple[int, float], ...] = ()
+    """(partition-group, busy seconds), where an operator can tell its groups apart; not in JSON"""
+    began: float = 0.0
+    """when it began, seconds since 1970 UTC by its own clock: which workers ran at the same time"""
 
 
 @dataclass(frozen=True)
@@ -290,6 +303,32 @@ class EpochProgress:
             for operator in record.get("operators", ())
         )
         return _from(cls, record, operators=operators)
+
+
+def allowance(
+    history: Sequence[EpochProgress], operator: str, trigger_seconds: float | None, slots: int = 1
+) -> float | None:
+    """Seconds that each worker of an operator has for its part of the next epoch; None before anything was measured.
+
+    What the trigger's interval leaves after all that is not the workers' own (reading, splitting, other operators),
+    shared by those that have to take turns on the same cores. Where epoch follows epoch there is no interval to keep,
+    and a worker should take about as long as the others do.
+    """
+    last = history[-1] if history else None
+    measured = last.operator(operator) if last is not None else None
+    if last is None or measured is None:
+        return None
+    ran = [worker for worker in measured.workers if worker.seconds > 0]
+    busy = sum(worker.seconds for worker in ran)
+    if not busy:
+        return None
+    if trigger_seconds is None:
+        return (1.0 + ABOVE_MEAN) * busy / len(ran)
+    span = max(w.began + w.seconds for w in ran) - min(w.began for w in ran)
+    at_once = max(1.0, busy / span) if span > 0 else 1.0
+    left = max(LEAST_LEFT * trigger_seconds, trigger_seconds - max(0.0, last.seconds - span))
+    taking_turns = max(1.0, len(ran) / slots / at_once)
+    return left / taking_turns
 
 
 def _per(amount: float, seconds: float) -> float:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import Column
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from anabranch.network.nodes import ONLY, CombineNode, ProcessNode, WindowNode
+from anabranch.errors import InvalidArgumentError
+from anabranch.network.columns import EVENT
+from anabranch.network.nodes import ONLY, CombineNode, JoinNode, ProcessNode, WindowNode
+from anabranch.operators.join import JoinOperator, JoinSettings
 from anabranch.operators.protocol import Operator, OperatorFactory
 from anabranch.runtime.controllers import BatchSize, Controller, KeyPlacement, SplitTuning
 from anabranch.runtime.plan import Step
 from anabranch.runtime.progress import EpochProgress
+from anabranch.runtime.rebalancing import Rebalance
 from anabranch.runtime.settings import Settings
 from anabranch.runtime.windowing import WindowJob
 from anabranch.split.partitioning import KeyPartition
@@ -21,6 +27,11 @@ from anabranch.windows import Window
 
 SMALLEST_WINDOW, LARGEST_WINDOW = 1 << 16, 1 << 25
 """Bytes between which W is looked for: a smaller block is all overhead, of larger ones a task holds too much."""
+
+SLOTS = "slots"
+"""setting of a join: n_g, the sub-groups of workers that take turns"""
+NULL_KEYS = "null_keys"
+"""metric of a join: rows with a null key"""
 
 
 @dataclass(frozen=True)
@@ -34,10 +45,40 @@ class Recipe:
     schemas: Mapping[str, pa.Schema]
     """of the outputs"""
     windows: WindowJob | None = None
+    horizon: Callable[[int], int] | None = None
+    """of an operator whose log is its state: from which time on it needs the rows; None: it has snapshots"""
+    where: Column | None = None
+    """what Spark must compute on the results before they are written"""
+
+    @property
+    def yields(self) -> pa.Schema | None:
+        """What workers hand to Spark, where they do not write the results themselves."""
+        if self.windows is not None:
+            return self.windows.yields
+        return None if self.where is None else self.schemas[ONLY]
 
     def controllers(self, settings: Settings, before: EpochProgress | None = None) -> list[Controller]:
         """`before`: what a restart must know of the last epoch to place keys as if nothing had happened."""
-        return [*self._placing(before), *self._tuning(settings)]
+        return [*self._placing(before), *self._rebalancing(settings), *self._tuning(settings)]
+
+    def _rebalancing(self, settings: Settings) -> list[Controller]:
+        node = self.step.node
+        if not isinstance(node, JoinNode):
+            return []
+        tuning = node.tuning
+        return [
+            Rebalance(
+                self.step.name,
+                node.groups,
+                min(settings.workers, node.groups),
+                supplier=tuning.supplier,
+                consumer=tuning.consumer,
+                beta=tuning.beta,
+                reorganise_every=tuning.reorganise_every,
+                rebalance=tuning.rebalance,
+                decluster=tuning.decluster,
+            )
+        ]
 
     def _placing(self, before: EpochProgress | None) -> list[Controller]:
         node, name, fixed = self.step.node, self.step.name, self.fixed.get("partition")
@@ -70,11 +111,53 @@ def recipe_of(step: Step, settings: Settings) -> Recipe:
         return Recipe(step, node.groups, fixed, job.factory, {ONLY: job.result}, job)
     if isinstance(node, CombineNode):
         return Recipe(step, 1, {}, Operator, {ONLY: to_arrow_schema(node.schema, timezone="UTC")})
+    if isinstance(node, JoinNode):
+        return _join(step, node, settings)
     given = {"splitters": node.routing.splitters, "window_bytes": node.routing.window_bytes}
     fixed = {name: value for name, value in given.items() if value is not None}
     fixed |= {} if node.routing.partition is None else _policy(node.routing.partition)
     schemas = {name: to_arrow_schema(schema, timezone="UTC") for name, schema in node.schemas.items()}
     return Recipe(step, node.groups, fixed, node.factory, schemas)
+
+
+def _join(step: Step, node: JoinNode, settings: Settings) -> Recipe:
+    join, tuning = node.join, node.tuning
+    if join.condition is not None and join.preserved:
+        raise InvalidArgumentError(
+            f"a {join.how} join with a Column as its condition: whether a row has a partner is found out where Python "
+            "runs, and Spark would evaluate the condition too late",
+            hint="give where=... as a function over record batches: where=lambda rows: pc.less(rows['a'], rows['b'])",
+        )
+    # Results may pass through Spark, which compares: a batch says of all its columns that they may be null.
+    schema = pa.schema([each.with_nullable(True) for each in to_arrow_schema(join.schema, timezone="UTC")])
+    operator = partial(
+        JoinOperator,
+        JoinSettings(
+            within=join.within,
+            keys=join.on,
+            times=tuple(time.name for time in join.times),
+            inputs=tuple(to_arrow_schema(source.drop(EVENT).schema, timezone="UTC") for source in join.sources),
+            columns=join.columns,
+            schema=schema,
+            how=join.how,
+            where=join.predicate,
+            theta=tuning.theta,
+            block=tuning.block,
+            fine_tuning=tuning.fine_tuning,
+            probe=tuning.probe,
+        ),
+    )
+    # Without an interval nobody says when the next epoch comes, and what waits for its turn might wait for ever.
+    slots = tuning.slots if settings.trigger_seconds is not None else 1
+    return Recipe(
+        step,
+        node.groups,
+        {SLOTS: slots},
+        operator,
+        {ONLY: schema},
+        horizon=operator().horizon,
+        where=join.condition,
+    )
 
 
 def _policy(partition: KeyPartition) -> dict[str, Any]:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import re
 from dataclasses import dataclass
 
 from anabranch.errors import InvalidArgumentError
 from anabranch.windows import Duration, micros
 
 AVAILABLE_NOW = "available-now"
+
+MEMORY_SHARE = 0.75
+"""of a machine's memory, that live state may take unless told"""
+
+_UNITS = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
 
 @dataclass(frozen=True)
@@ -44,9 +51,29 @@ class Settings:
     snapshot_every: int
     idle: float | None
     live: str
+    memory_limit: int | None = None
+    """bytes of live state that a worker may hold"""
 
     @property
     def trigger_seconds(self) -> float | None:
         if self.trigger is None or self.trigger == AVAILABLE_NOW:
             return None
         return micros(self.trigger, "trigger") / 1e6
+
+
+def byte_count(value: int | str, what: str) -> int:
+    """A number of bytes: an integer, or text such as "4 GB" or "512 MiB"."""
+    found = re.fullmatch(r"\s*([\d_.]+)\s*([a-z]+)\s*", str(value).lower()) if isinstance(value, str) else None
+    if found is not None and found[2] in _UNITS and found[1].count(".") < 2:
+        value = round(float(found[1]) * _UNITS[found[2]])
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidArgumentError(f"{what}={value!r} is no number of bytes", hint='give an integer, or "4 GB"')
+    return value
+
+
+def most_memory() -> int | None:
+    """What live state may take of this machine's memory; None where the system does not tell."""
+    try:
+        return round(MEMORY_SHARE * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (ValueError, OSError, AttributeError):
+        return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -66,9 +66,51 @@ class OperatorState:
     decisions: dict[str, Any] = field(default_factory=dict)
     placed: dict[str, Any] | None = None
     """what was counted of placed keys in the last epoch: the next decision goes by it"""
+    since: int = 0
+    """the first epoch whose blocks are needed, of an operator whose log is its state"""
+    latest: dict[int, int | None] = field(default_factory=dict)
+    """from then on the latest time of each epoch's rows"""
+    waiting: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """groups whose blocks wait for their turn: the epoch that each was last run in, and the rows since"""
+    passed: dict[int, int | None] = field(default_factory=dict)
+    """the watermarks of the last epochs, as long as blocks wait"""
+
+    def wait(self, epoch: int, ran: Iterable[int], waiting: Mapping[int, int], watermark: int | None) -> None:
+        """After an epoch: these groups were run; of those, so many rows more wait for their turn."""
+        for group in ran:
+            self.waiting.pop(group, None)
+        for group, rows in waiting.items():
+            reached, before = self.waiting.get(group, (epoch - 1, 0))
+            self.waiting[group] = (reached, before + rows)
+        oldest = min((reached for reached, _ in self.waiting.values()), default=epoch)
+        self.passed = {at: mark for at, mark in {**self.passed, epoch: watermark}.items() if at >= oldest}
+
+    @property
+    def delivered(self) -> int | None:
+        """The watermark of what was delivered: results of blocks that wait may be that old."""
+        oldest = min((reached for reached, rows in self.waiting.values() if rows), default=max(self.passed, default=-1))
+        return self.passed.get(oldest)
+
+    def forget_log(self, epoch: int, latest: int | None, horizon: int | None) -> None:
+        """After an epoch with rows up to `latest`: epochs that have only rows before the horizon are needed no more."""
+        self.latest[epoch] = latest
+        last = min((reached for reached, _ in self.waiting.values()), default=epoch)
+        while self.since <= last:
+            reaches = self.latest.get(self.since)
+            if reaches is not None and (horizon is None or reaches >= horizon):
+                break
+            self.latest.pop(self.since, None)
+            self.since += 1
 
     def as_json(self) -> dict[str, Any]:
+        logged = {"since": self.since, "latest": self.latest[max(self.latest)]} if self.latest else {}
+        waits: dict[str, Any] = {}
+        if self.waiting:
+            waits["waiting"] = {str(group): list(each) for group, each in sorted(self.waiting.items())}
+            waits["passed"] = {str(epoch): mark for epoch, mark in self.passed.items()}
         return {
+            **logged,
+            **waits,
             "watermark": self.watermark,
             "active": sorted(self.active),
             "snapshots": {str(group): at for group, at in sorted(self.snapshots.items())},
@@ -79,7 +121,16 @@ class OperatorState:
     @classmethod
     def from_json(cls, known: Mapping[str, Any]) -> OperatorState:
         snapshots = {int(group): epoch for group, epoch in known["snapshots"].items()}
-        return cls(known["watermark"], set(known["active"]), snapshots, known["decisions"], known.get("placed"))
+        return cls(
+            known["watermark"],
+            set(known["active"]),
+            snapshots,
+            known["decisions"],
+            known.get("placed"),
+            known.get("since", 0),
+            waiting={int(group): (each[0], each[1]) for group, each in known.get("waiting", {}).items()},
+            passed={int(epoch): mark for epoch, mark in known.get("passed", {}).items()},
+        )
 
     def remembered(self, name: str) -> EpochProgress | None:
         """The last counts of placed keys, as they were measured; None where no policy places keys."""
@@ -116,6 +167,12 @@ class Standing:
             return cls(None, [None] * sources, {step.name: OperatorState() for step in network.steps}, heard)
         last, outcome = found
         operators = {name: OperatorState.from_json(known) for name, known in outcome["operators"].items()}
+        logs = {name: state for name, state in operators.items() if "since" in outcome["operators"][name]}
+        if logs:
+            for epoch, done in ledger.history(min(state.since for state in logs.values()), last):
+                for name, state in logs.items():
+                    if epoch >= state.since:
+                        state.latest[epoch] = done["operators"][name].get("latest")
         return cls(last, list(outcome["latest"]), operators, heard)
 
     def idle(self, after: float | None) -> list[int]:

@@ -16,7 +16,7 @@ from anabranch.runtime.files import Folder
 from anabranch.runtime.ledger import open_checkpoint
 from anabranch.runtime.plan import arrange
 from anabranch.runtime.query import EpochQuery
-from anabranch.runtime.settings import AVAILABLE_NOW, QoS, Settings
+from anabranch.runtime.settings import AVAILABLE_NOW, QoS, Settings, byte_count, most_memory
 from anabranch.runtime.standing import Checkpoint
 from anabranch.windows import Duration, micros
 
@@ -35,6 +35,7 @@ def start(
     name: str | None = None,
     store: str | Path | tuple[FileSystem, str] | None = None,
     live: str | Path | None = None,
+    memory_limit: int | str | None = None,
 ) -> EpochQuery:
     """Run a query network, and return the handle of the running query.
 
@@ -55,6 +56,8 @@ def start(
         store: where decisions and state go, if not into the checkpoint folder: any path or URI that pyarrow can open,
             or a pyarrow file system and a path in it.
         live: local folder for the live state; a temporary one, the same for all runs of this checkpoint, unless given.
+        memory_limit: how much live state a worker may hold, in bytes or as text ("4 GB"), before the query ends with an
+            error that says what to do; three quarters of the machine's memory unless given.
     """
     for each in deliveries:
         if not isinstance(each, Delivery):
@@ -82,6 +85,7 @@ def start(
         snapshot_every,
         None if idle is None else micros(idle, "idle") / 1e6,
         str(folder / unique),
+        most_memory() if memory_limit is None else byte_count(memory_limit, "memory_limit"),
     )
     runner = EpochRunner(network, settings, Checkpoint(own, unique), session)
     query = EpochQuery(runner, name, listeners)

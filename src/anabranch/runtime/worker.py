@@ -4,9 +4,10 @@
                                                │ live state, epoch N-1 ──▶ epoch N
                                                └▶ blocks (and now and then a snapshot) into the epoch store
 
-A worker is a partition of the exchange; which groups it has is in the routing table. The live state of a group is on
-the local disk, stamped with the epoch whose end it shows. If the stamp is not N-1 (another host had the group, a task
-died, an epoch runs again), the state is restored: the last snapshot, and the blocks since folded in again.
+A worker is a partition of the exchange; which groups it has is in the routing table. `groups` has their state.
+
+With sub-groups (paper 2, section V.B) it is a worker's turn in one of `slots` epochs only. In the others it writes its
+blocks to the epoch store, where they wait: they are the mini-buffers of its groups.
 """
 
 from __future__ import annotations
@@ -14,10 +15,9 @@ from __future__ import annotations
 import json
 import resource
 import time
-from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,12 +25,13 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from anabranch._process import keep_what_is_loaded
-from anabranch.errors import AnabranchError, OperatorError, StateError
+from anabranch.errors import OperatorError, StateError
 from anabranch.io.blocks import micros_of, one_batch, unpack
-from anabranch.operators.protocol import Emitted, Operator, OperatorFactory
+from anabranch.operators.protocol import Emitted, OperatorFactory
+from anabranch.runtime.groups import Blocks, Groups, fold
 from anabranch.runtime.ledger import Ledger
-from anabranch.runtime.live import Lease, LiveState
-from anabranch.runtime.outputs import Target, write_rows
+from anabranch.runtime.live import Lease
+from anabranch.runtime.outputs import RowWriter, Target
 from anabranch.runtime.store import EpochStore
 from anabranch.split.splitter import ALL, MARK
 
@@ -85,6 +86,20 @@ class EpochTask:
     """where the outputs go; None: they are yielded, for Spark to go on with"""
     yields: pa.Schema | None = None
     """of the yielded outputs"""
+    since: int | None = None
+    """the log is the state, and what it needs begins with this epoch; None: there are snapshots"""
+    slots: int = 1
+    """n_g: it is a worker's turn in one of so many epochs"""
+    behind: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    """groups whose blocks wait for their turn: the epoch that each was last run in, and the rows since"""
+    allowance: float | None = None
+    """seconds that a worker has for its part of a distribution epoch; what it has not joined by then, waits"""
+    memory_limit: int | None = None
+    """bytes of live state that a worker may hold"""
+
+    def turn(self, worker: int) -> bool:
+        """Whether the worker runs its groups in this epoch."""
+        return worker % self.slots == self.epoch % self.slots
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         _allow_many_files()
@@ -97,22 +112,20 @@ class _Measured:
     rows: int = 0
     seconds: float = 0.0
     groups: int = 0
+    began: float = 0.0
+    """by the clock: which workers ran at the same time"""
     buffered: int = 0
+    occupancy: float = 0.0
     state_bytes: int = 0
     rebuilt: int = 0
+    open_seconds: float = 0.0
     read_seconds: float = 0.0
     merge_seconds: float = 0.0
     query_seconds: float = 0.0
     store_seconds: float = 0.0
     write_seconds: float = 0.0
     metrics: Counter[str] = field(default_factory=Counter)
-
-
-_cache: OrderedDict[tuple[str, int], tuple[str, LiveState, Operator]] = OrderedDict()
-"""Open states and operators of this process, by live folder and group: the next epoch need not open them again."""
-
-MOST_OPEN = 1_024
-"""Groups that a process keeps open: those of ended queries must not pile up in a worker that lives long."""
+    group_seconds: list[tuple[int, float]] = field(default_factory=list)
 
 
 class _Worker:
@@ -120,40 +133,50 @@ class _Worker:
         self.task = task
         self.number = number
         self.measured = _Measured()
+        self.groups = Groups(task)
         self.snapshots: dict[int, int] = {}
-        self._records: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         task, began = self.task, time.perf_counter()
+        self.measured.began = time.time()
         blocks, marks = self._gather(batches)
         self.measured.read_seconds = time.perf_counter() - began
         watermark = self._watermark(marks)
         merged = self._merge(blocks)
-        self.measured.buffered = self.measured.rows
         if merged:
             stored = time.perf_counter()
             task.store.write_blocks(task.epoch, self.number, merged)
             self.measured.store_seconds += time.perf_counter() - stored
         mine = {g for g in task.active if task.routing[g] == self.number} | set(merged)
-        written: dict[str, list[pa.RecordBatch]] = defaultdict(list)
-        for group in sorted(mine):
-            for emitted in self._run_group(group, merged.get(group, []), watermark):
+        came = {group: sum(block.num_rows for _, block in each) for group, each in merged.items()}
+        outputs = {name: RowWriter(target, self.number) for name, target in (task.outputs or {}).items()}
+        turn, joined_in_time = task.turn(self.number), 0
+        for group in sorted(mine) if turn else ():
+            before = self.measured.rows
+            for emitted in self._run_group(group, merged.get(group, ()), watermark):
                 if task.outputs is None:
                     yield self._yielded(emitted)
                 else:
                     name, batch = self._named(emitted)
-                    written[name].append(batch)
+                    outputs[name].add(batch)
+            if task.allowance is None or time.perf_counter() - began <= task.allowance:
+                joined_in_time += came.get(group, 0) + self.measured.rows - before
         report: dict[str, Any] = {"worker": self.number, "watermark": watermark, "active": sorted(mine)}
         report["block_groups"] = sorted(merged)
+        report["waiting"] = {} if turn else {group: came.get(group, 0) for group in sorted(mine)}
         report["snapshots"] = self.snapshots
         if task.outputs is not None:
             writing = time.perf_counter()
-            files = {name: write_rows(target, self.number, written[name]) for name, target in task.outputs.items()}
-            self.measured.write_seconds = time.perf_counter() - writing
+            files = {name: writer.close() for name, writer in outputs.items()}
+            self.measured.write_seconds = time.perf_counter() - writing + sum(w.seconds for w in outputs.values())
+            self.measured.query_seconds -= sum(w.seconds for w in outputs.values())
             report["outputs"] = {name: each.as_json() for name, each in files.items()}
-        self.measured.seconds = time.perf_counter() - began
-        self.measured.groups = len(mine)
-        yield self._report({**report, "marks": marks if self.number == 0 else [], "measured": vars(self.measured)})
+        measured = self.measured
+        measured.buffered = sum(came.values()) + sum(task.behind[g][1] for g in mine if g in task.behind)
+        measured.occupancy = 1.0 - joined_in_time / measured.rows if turn and measured.rows else 0.0
+        measured.seconds = time.perf_counter() - began
+        measured.groups, measured.rebuilt = len(mine), self.groups.rebuilt
+        yield self._report({**report, "marks": marks if self.number == 0 else [], "measured": vars(measured)})
         keep_what_is_loaded()
 
     # --- input ------------------------------------------------------------------------------------------------------
@@ -208,100 +231,44 @@ class _Worker:
         self.measured.merge_seconds = time.perf_counter() - began
         return dict(merged)
 
-    # --- state and operators ----------------------------------------------------------------------------------------
+    # --- operators --------------------------------------------------------------------------------------------------
 
-    def _run_group(
-        self, group: int, blocks: Sequence[tuple[int, pa.RecordBatch]], watermark: int | None
-    ) -> Iterator[Emitted]:
-        task = self.task
-        folder = Path(task.live, task.node, f"{group:05d}")
-        with Lease(folder):
-            state, operator = self._open(folder, group)
+    def _run_group(self, group: int, blocks: Blocks, watermark: int | None) -> Iterator[Emitted]:
+        """Run the group's operator over what waited for its turn, and over this epoch's blocks."""
+        task, groups = self.task, self.groups
+        with Lease(groups.folder(group)):
+            opening = time.perf_counter()
+            state, operator = groups.open(group)
             state.begin()
             operator.decisions = task.decisions
             operator.metrics = Counter()
             began = time.perf_counter()
-            yield from _fold(operator, blocks, watermark)
+            self.measured.open_seconds += began - opening
+            for waited in groups.waiting(group):
+                self.measured.rows += sum(block.num_rows for _, block in waited)
+                yield from fold(operator, waited, None)
+            yield from fold(operator, blocks, watermark)
             ran = time.perf_counter()
             self.measured.query_seconds += ran - began
+            self.measured.group_seconds.append((group, ran - began))
             self.measured.metrics += operator.metrics
-            if (task.epoch + group) % task.snapshot_every == task.snapshot_every - 1:
+            if task.since is None and (task.epoch + group) % task.snapshot_every == task.snapshot_every - 1:
                 task.store.write_snapshot(task.epoch, group, state)
                 self.snapshots[group] = task.epoch
             state.commit(task.epoch)
             self.measured.store_seconds += time.perf_counter() - ran
             self.measured.state_bytes += state.nbytes
+        self._check_memory()
 
-    def _open(self, folder: Path, group: int) -> tuple[LiveState, Operator]:
-        """The group's state at the end of the epoch before this one, and its operator."""
-        task = self.task
-        key = (f"{task.live}/{task.node}", group)
-        cached = _cache.get(key)
-        if cached is not None:
-            run, state, operator = cached
-            if run == task.run and state.stamp() == task.epoch - 1 and state.current():
-                _cache.move_to_end(key)
-                return state, operator
-            state.close()
-            del _cache[key]
-        state = LiveState(folder)
-        if state.stamp() == task.epoch - 1:
-            operator = self._instance(group)
-            operator.open(state)
-        else:
-            operator = self._restore(group, state)
-        _cache[key] = (task.run, state, operator)
-        while len(_cache) > MOST_OPEN:
-            _cache.popitem(last=False)[1][1].close()
-        return state, operator
-
-    def _restore(self, group: int, state: LiveState) -> Operator:
-        """Load the last snapshot and fold in the blocks since."""
-        task, operator = self.task, self._instance(group)
-        state.clear()
-        known = group in task.active
-        at = task.store.snapshot_before(group, task.epoch - 1) if known else None
-        if at is not None:
-            task.store.load_snapshot(group, at, state)
-        operator.open(state)
-        if known:
-            self.measured.rebuilt += 1
-            for epoch in range(0 if at is None else at + 1, task.epoch):
-                self._fold_again(group, epoch, operator)
-        return operator
-
-    def _fold_again(self, group: int, epoch: int, operator: Operator) -> None:
-        plan, outcome = self._record(epoch)
-        if group not in outcome["active"]:
-            return
-        worker = plan["routing"][group]
-        blocks = self.task.store.read_blocks(epoch, worker, group) if group in outcome["block_groups"] else []
-        operator.decisions = plan["decisions"]
-        for _ in _fold(operator, blocks, outcome["watermark"]):
-            pass
-
-    def _record(self, epoch: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        """What was decided for the operator in an earlier epoch, and what came out."""
-        if epoch not in self._records:
-            plan, outcome = self.task.ledger.plan(epoch), self.task.ledger.done(epoch)
-            if plan is None or outcome is None:
-                raise StateError(
-                    f"the ledger has lost epoch {epoch}, which is needed to restore the state of {self.task.node}",
-                    hint="restore the checkpoint folder from a copy, or start with a new one",
-                )
-            self._records[epoch] = plan["operators"][self.task.node], outcome["operators"][self.task.node]
-        return self._records[epoch]
-
-    def _instance(self, group: int) -> Operator:
-        made = self.task.factory()
-        if not isinstance(made, Operator):
-            raise OperatorError(
-                f"the factory of {self.task.node} made {type(made).__name__}, which is no Operator",
-                hint="derive your class from anabranch.Operator",
+    def _check_memory(self) -> None:
+        limit, held = self.task.memory_limit, self.measured.state_bytes
+        if limit is not None and held > limit:
+            raise StateError(
+                f"the groups of worker {self.number} of {self.task.node} hold {held:,} bytes of live state, and "
+                f"memory_limit is {limit:,} a worker: to go on would end in swapping, or in a killed process",
+                hint="shorten the windows (within=..., size=...), use more workers (workers=...), or raise "
+                "memory_limit=...; then start again from the same checkpoint, nothing is lost",
             )
-        made.group = group
-        made.metrics = Counter()
-        return made
 
     # --- output -----------------------------------------------------------------------------------------------------
 
@@ -339,22 +306,6 @@ def _allow_many_files() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _fold(operator: Operator, blocks: Iterable[tuple[int, pa.RecordBatch]], watermark: int | None) -> Iterator[Emitted]:
-    """An epoch of one group. `process` and `on_watermark` may be generators, or return what can be iterated."""
-    try:
-        for port, block in blocks:
-            yield from operator.process(block, port) or ()
-        if watermark is not None:
-            yield from operator.on_watermark(watermark) or ()
-    except (AnabranchError, GeneratorExit, MemoryError):
-        raise
-    except Exception as error:
-        raise OperatorError(
-            f"{type(operator).__name__} failed in group {operator.group}: {type(error).__name__}: {error}",
-            hint="mend the operator and start again from the same checkpoint: nothing of this epoch was published",
-        ) from error
 
 
 def merge_by_time(blocks: Sequence[pa.RecordBatch], time: str | None) -> pa.RecordBatch:

@@ -14,10 +14,27 @@ from anabranch.split.hashing import hash_keys
 from anabranch.split.partitioner import HeavyKeys, Partitioner
 from anabranch.split.partitioning import Partitioning
 from anabranch.split.placed import Placed
-from anabranch.split.splitter import Census, PaneGate, Route
+from anabranch.split.splitter import OMIT, Census, PaneGate, Route
 from anabranch.windows.ids import Stretch
 
 _MIX = np.int64(0x2545F4914F6CDD1D)  # odd, and without a pattern
+
+
+@dataclass(frozen=True)
+class HashRoute:
+    """A route function: a key goes to the group of its hash; without `nulls`, rows with a null key go nowhere."""
+
+    keys: tuple[str, ...]
+    nulls: bool = True
+
+    def __call__(self, block: pa.RecordBatch, groups: int) -> NDArray[np.int64]:
+        columns = [block.column(key) for key in self.keys]
+        to = hash_keys(columns) % groups
+        if not self.nulls:
+            for column in columns:
+                if column.null_count:
+                    to[column.is_null().to_numpy(zero_copy_only=False)] = OMIT
+        return to
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,294 @@
+"""One contestant of `anabranch bench join` at one rate: fill the windows, then time distribution epochs.
+
+Sustained is a rate at which latency stays below `LATENCY` with the windows full. A tuple waits at most one distribution
+epoch t_d until it is read, and then as long as the epoch takes. So epochs of exactly t_d of data run one after the
+other, without a pause: if they take no longer than t_d on the average, no backlog ever grows; and the latency is t_d
+and the time of the slowest. Nothing has to be paced, and both contestants are asked the same.
+
+Both read the same tuples: ours as blocks (`anabranch.replay`), or as rows from the files that Spark reads; Spark reads
+Parquet files, which its file source reads fastest.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import anabranch as ab
+from anabranch.bench.join_streams import JoinStream, matches
+from anabranch.io.blocks import schema_of, write_blocks
+
+EPOCH = 2
+"""t_d, in seconds"""
+LATENCY = 5.0
+"""seconds that a result may take"""
+CHUNK = 30
+"""seconds of data in an epoch while the windows fill"""
+WARM_UP = 2
+"""epochs after the windows are full that are not counted"""
+SIDES = ("left", "right")
+STORES = {
+    "HDFS": "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
+    "RocksDB": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+}
+_STORE = "spark.sql.streaming.stateStore.providerClass"
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Which keys, and how long the windows are, in seconds."""
+
+    name: str
+    b: float | None
+    window: int = 600
+
+    def pairs(self, rate: float) -> float:
+        """Pairs a second at that rate, on the average: every tuple of both streams meets the other's window."""
+        return 2 * rate * matches(rate, self.window, self.b)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a contestant did at a rate."""
+
+    contestant: str
+    workload: str
+    rate: float
+    """tuples a second and stream"""
+    intervals: tuple[float, ...]
+    """seconds from the start of one epoch to that of the next, in each of them t_d of data"""
+    pairs: float
+    """a second of the stream"""
+    state_bytes: int = 0
+    window_bytes: int = 0
+    """what the tuples of both windows have as Arrow columns"""
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.intervals)
+
+    @property
+    def latency(self) -> float:
+        """Seconds that the slowest result took, at most."""
+        return EPOCH + max(self.intervals)
+
+    @property
+    def sustained(self) -> bool:
+        return self.mean <= EPOCH and self.latency <= LATENCY
+
+    def as_json(self) -> dict[str, Any]:
+        more = {"memory": round(self.state_bytes / self.window_bytes, 2)} if self.state_bytes else {}
+        return {
+            "data": self.workload,
+            "name": self.contestant,
+            "rate": round(self.rate),
+            "epoch_seconds": round(self.mean, 3),
+            "latency": round(self.latency, 2),
+            "pairs_per_second": round(self.pairs),
+            "sustained": self.sustained,
+            **more,
+        }
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Both streams at one rate, in files: the windows' worth in large pieces, then a piece per epoch."""
+
+    folder: Path
+    workload: Workload
+    rate: float
+    epochs: int
+
+    @property
+    def fill(self) -> int:
+        """Seconds until the windows are full."""
+        return -(-self.workload.window // CHUNK) * CHUNK
+
+    def pieces(self) -> Iterator[tuple[int, int]]:
+        """(first second, seconds) of each."""
+        yield from ((first, CHUNK) for first in range(0, self.fill, CHUNK))
+        yield from ((self.fill + i * EPOCH, EPOCH) for i in range(self.epochs + WARM_UP))
+
+    @property
+    def pieces_before(self) -> int:
+        return self.fill // CHUNK
+
+    def _tables(self, side: int) -> Iterator[pa.Table]:
+        stream = JoinStream(self.rate, side, self.workload.b)
+        kind = pa.timestamp("us", "UTC")
+        for first, seconds in self.pieces():
+            table = stream.seconds(first, seconds)
+            yield table.set_column(1, "t", table.column("t").cast(kind))
+
+    def blocks(self, side: int) -> Path:
+        """As blocks of an epoch, in one file per stream."""
+        path = self.folder / "blocks" / SIDES[side]
+        if not path.exists():
+            path.mkdir(parents=True)
+            size = max(1_000, int(self.rate * EPOCH) // 2)
+            batches = (b for table in self._tables(side) for b in table.combine_chunks().to_batches(max_chunksize=size))
+            write_blocks(path / "blocks.arrow", batches)
+        return path
+
+    def files(self, side: int) -> Path:
+        """As Parquet files, one for each micro-batch."""
+        path = self.folder / "files" / SIDES[side]
+        if not path.exists():
+            path.mkdir(parents=True)
+            for i, table in enumerate(self._tables(side)):
+                file = path / f"{i:05d}.parquet"
+                pq.write_table(table, file, compression="lz4", use_dictionary=False)
+                # The file source takes files in the order of their age.
+                os.utime(file, (1_700_000_000 + i, 1_700_000_000 + i))
+        return path
+
+
+@contextmanager
+def recorded(folder: Path, workload: Workload, rate: float, epochs: int) -> Iterator[Recording]:
+    """A recording for as long as it is needed: they are large."""
+    where = folder / f"{workload.name}-{rate:.0f}".replace(" ", "-")
+    try:
+        yield Recording(where, workload, rate, epochs)
+    finally:
+        shutil.rmtree(where, ignore_errors=True)
+
+
+# --- ours -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Watch:
+    """A listener that keeps all epochs, and tells when there were enough."""
+
+    rows: float
+    epochs: int
+    seen: list[ab.EpochProgress] = field(default_factory=list)
+    enough: threading.Event = field(default_factory=threading.Event)
+
+    def on_started(self, query: str, run: str) -> None:
+        pass
+
+    def on_terminated(self, query: str, error: str | None) -> None:
+        self.enough.set()
+
+    def on_progress(self, progress: ab.EpochProgress) -> None:
+        self.seen.append(progress)
+        if sum(each.rows for each in self.seen) >= self.rows and len(self.seen) >= self.epochs:
+            self.enough.set()
+
+
+def joined(
+    spark: SparkSession, recording: Recording, seconds: int, tuning: ab.JoinTuning | None = None, *, rows: bool = False
+) -> ab.Joined:
+    """Our join over a recording; an epoch takes so many seconds of blocks, or a file of rows."""
+    streams = []
+    for side in range(2):
+        if rows:
+            path = recording.files(side)
+            schema = spark.read.parquet(str(path)).schema
+            source = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(path))
+            streams.append(ab.stream(source, time="t", watermark="0 s"))
+        else:
+            path = recording.blocks(side)
+            source = ab.replay(spark, path, time="t", blocks=True, rows_per_epoch=max(1, round(recording.rate * seconds)))
+            schema = schema_of(path / "blocks.arrow")
+            streams.append(ab.block_stream(source, time="t", watermark="0 s", schema=schema))
+    window = f"{recording.workload.window} s"
+    return streams[0].join(streams[1], on="key", within=(window, window), tuning=tuning)
+
+
+def ours(
+    spark: SparkSession,
+    recording: Recording,
+    folder: Path,
+    tuning: ab.JoinTuning | None = None,
+    *,
+    workers: int = 2,
+    rows: bool = False,
+) -> Trial:
+    """Our runtime at the recording's rate."""
+    places: dict[str, Any] = {"checkpoint": folder / "checkpoint", "live": folder / "live", "workers": workers}
+    full = 2 * recording.rate * recording.fill
+
+    def run(seconds: int, watch: Watch) -> list[ab.EpochProgress]:
+        query = joined(spark, recording, seconds, tuning, rows=rows).start(ab.NoopSink(), listeners=[watch], **places)
+        watch.enough.wait()
+        query.stop()
+        error = query.exception()
+        if error is not None:
+            raise error
+        return watch.seen
+
+    try:
+        counted = recording.epochs + WARM_UP
+        if rows:
+            seen = run(0, Watch(0, recording.pieces_before + counted))[recording.pieces_before :]
+        else:
+            # Large epochs fill the windows; then the query starts again, with epochs of t_d.
+            run(CHUNK, Watch(0.995 * full, 1))
+            seen = run(EPOCH, Watch(0, counted))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    starts = [each.started for each in seen[WARM_UP:counted]] + [seen[counted - 1].started + seen[counted - 1].seconds]
+    emitted = sum(each.operators[0].emitted for each in seen[WARM_UP:counted])
+    return Trial(
+        "ours, rows" if rows else "ours",
+        recording.workload.name,
+        recording.rate,
+        tuple(b - a for a, b in zip(starts, starts[1:], strict=False)),
+        emitted / (EPOCH * recording.epochs),
+        seen[counted - 1].state_bytes,
+        round(2 * recording.rate * recording.workload.window * 64),
+    )
+
+
+# --- Spark ----------------------------------------------------------------------------------------------------------
+
+
+def sparks(spark: SparkSession, recording: Recording, folder: Path, store: str) -> Trial:
+    """Spark's stream-stream join with the same watermark and range condition."""
+    spark.conf.set(_STORE, STORES[store])
+    spark.conf.set("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
+    query = _native(spark, recording).writeStream.format("noop").option("checkpointLocation", str(folder)).start()
+    wanted = recording.pieces_before + recording.epochs + WARM_UP
+    try:
+        batches: dict[int, dict[str, Any]] = {}
+        while len(batches) < wanted and query.isActive:
+            time.sleep(0.2)
+            batches |= {int(each["batchId"]): dict(each) for each in query.recentProgress if each["numInputRows"]}
+        error = query.exception()
+        if error is not None:
+            raise error
+    finally:
+        query.stop()
+        spark.conf.unset(_STORE)
+        shutil.rmtree(folder, ignore_errors=True)
+    counted = [batches[number] for number in sorted(batches)][wanted - recording.epochs : wanted]
+    seconds = tuple(each["durationMs"]["triggerExecution"] / 1_000 for each in counted)
+    pairs = recording.workload.pairs(recording.rate)
+    return Trial(f"Spark, {store}", recording.workload.name, recording.rate, seconds, pairs)
+
+
+def _native(spark: SparkSession, recording: Recording) -> DataFrame:
+    sides = []
+    for side in range(2):
+        path = str(recording.files(side))
+        source = spark.readStream.schema(spark.read.parquet(path).schema).option("maxFilesPerTrigger", 1).parquet(path)
+        renamed = source.select(*(F.col(name).alias(f"{name}{side}") for name in source.columns))
+        sides.append(renamed.withWatermark(f"t{side}", "0 seconds"))
+    window = f"INTERVAL {recording.workload.window} SECONDS"
+    near = F.expr(f"key0 = key1 AND t1 >= t0 - {window} AND t1 <= t0 + {window}")
+    return sides[0].join(sides[1], near)

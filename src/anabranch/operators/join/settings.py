@@ -1,0 +1,76 @@
+"""What a join must know, on every worker.
+
+A composite of rows s_0 ... s_n-1 with equal keys is in the result iff for all i != k
+
+    s_i.t - W_k  <=  s_k.t  <=  s_i.t + W_i
+
+that is: of any two, the earlier is still in its own stream's window W at the time of the later. Times are microseconds,
+and both ends count. Only times matter, never the order in which rows arrived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from anabranch.errors import InvalidArgumentError
+
+PRESERVED = {"inner": (), "left": (0,), "right": (1,), "full": (0, 1)}
+"""The streams whose rows leave without a partner where there is none."""
+
+PROBES = ("hashed", "nested")
+
+
+@dataclass(frozen=True)
+class JoinSettings:
+    """One windowed join."""
+
+    within: tuple[int, ...]
+    """W of each stream, in microseconds"""
+    keys: tuple[str, ...]
+    """of the same name and type in all streams"""
+    times: tuple[str, ...]
+    """the time column of each stream"""
+    inputs: tuple[pa.Schema, ...]
+    """of each stream's blocks"""
+    columns: tuple[tuple[tuple[str, str], ...], ...]
+    """of each stream: (column in its blocks, column in the result), without the keys"""
+    schema: pa.Schema
+    """of the result: the keys, then the columns of stream 0, 1, ..."""
+    how: str = "inner"
+    where: Callable[[pa.RecordBatch], Any] | None = None
+    """says of candidates, which look like the result, which to keep: one bool a row; null is false"""
+    theta: int = 384
+    """blocks; a mini-partition is kept within [theta, 2 theta]"""
+    block: int = 64
+    """rows per block"""
+    fine_tuning: bool = True
+    probe: str = "hashed"
+
+    def __post_init__(self) -> None:
+        streams = len(self.within)
+        if streams < 2 or any(len(each) != streams for each in (self.times, self.inputs, self.columns)):
+            raise InvalidArgumentError(
+                f"{streams} windows, {len(self.times)} time columns, {len(self.inputs)} schemas and "
+                f"{len(self.columns)} lists of columns make no join",
+                hint="give one of each for every stream, of two streams or more",
+            )
+        if self.how not in PRESERVED or (self.how != "inner" and streams > 2):
+            raise InvalidArgumentError(
+                f"there is no {self.how!r} join of {streams} streams",
+                hint=f"use one of {', '.join(PRESERVED)} for two streams, and inner for more",
+            )
+        if self.probe not in PROBES or self.theta < 1 or self.block < 1 or min(self.within) < 0:
+            raise InvalidArgumentError(
+                f"a join cannot run with probe={self.probe!r}, theta={self.theta}, block={self.block} and windows of "
+                f"{self.within} microseconds",
+                hint=f"probe is one of {', '.join(PROBES)}; theta and block are 1 or more; windows are not negative",
+            )
+
+    @property
+    def preserved(self) -> tuple[int, ...]:
+        """The streams whose unmatched rows are in the result."""
+        return PRESERVED[self.how]

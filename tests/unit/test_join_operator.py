@@ -1,0 +1,229 @@
+"""The join operator against nested loops, whatever the layout, over crashes and rebuilds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from anabranch.errors import InvalidArgumentError
+from anabranch.operators.join import JoinSettings
+from anabranch.operators.state import MemoryState
+from anabranch.runtime.live import LiveState
+from tests.oracles.joins import inner, outer
+from tests.unit.join_cases import Case, block_of, cases, ended, opened, payloads, run, settings_of
+
+HOWS = st.sampled_from(["inner", "left", "right", "full"])
+LAYOUTS: list[dict[str, Any]] = [
+    {"probe": probe, "fine_tuning": tuned, "theta": theta, "block": block}
+    for probe in ("hashed", "nested")
+    for tuned in (True, False)
+    for theta, block in ((1, 1), (2, 2), (384, 64))
+]
+
+
+def result(case: Case, **changes: Any) -> list[dict[str, Any]]:
+    chosen = settings_of(case, **changes)
+    return run(opened(chosen), chosen, ended(case))
+
+
+@given(cases(), HOWS, st.sampled_from(LAYOUTS))
+@settings(max_examples=150)
+def test_finds_what_nested_loops_find(case: Case, how: str, layout: dict[str, Any]) -> None:
+    found = payloads(result(case, how=how, **layout))
+    assert Counter(found) == Counter(outer(case.streams(), case.within, how))
+
+
+@given(cases(streams=3, most=4), st.sampled_from(LAYOUTS))
+@settings(max_examples=60)
+def test_joins_three_streams(case: Case, layout: dict[str, Any]) -> None:
+    assert Counter(payloads(result(case, **layout), 3)) == Counter(inner(case.streams(), case.within))
+
+
+@given(cases(), HOWS, st.booleans())
+@settings(max_examples=60)
+def test_refused_pairs_are_no_matches(case: Case, how: str, arrow: bool) -> None:
+    def where(batch: pa.RecordBatch) -> Any:
+        total = pc.add(batch.column("a"), batch.column("b"))
+        if not arrow:
+            return total.to_numpy() % 3 != 0
+        # null in the place of false
+        return pa.array([True if n % 3 else None for n in total.to_pylist()], pa.bool_())
+
+    found = payloads(result(case, how=how, where=where))
+    assert Counter(found) == Counter(outer(case.streams(), case.within, how, lambda a, b: (a + b) % 3 != 0))
+
+
+@given(cases(), HOWS)
+@settings(max_examples=40)
+def test_order_does_not_depend_on_the_layout(case: Case, how: str) -> None:
+    expected = payloads(result(case, how=how))
+    for layout in LAYOUTS:
+        assert payloads(result(case, how=how, **layout)) == expected
+
+
+@given(cases(streams=3, most=4))
+@settings(max_examples=20)
+def test_order_of_three_streams(case: Case) -> None:
+    expected = payloads(result(case), 3)
+    for layout in LAYOUTS:
+        assert payloads(result(case, **layout), 3) == expected
+
+
+def test_partners_come_newest_first() -> None:
+    #  b   0 1 2        a at 3 finds 2, 1, 0
+    early = [((7,), t, t) for t in range(3)]
+    case = Case("int", (9, 9), [([[], early], 0), ([[((7,), 3, 10), ((7,), 4, 11)], []], 0)])
+    assert payloads(result(case)) == [(10, 2), (10, 1), (10, 0), (11, 2), (11, 1), (11, 0)]
+
+
+@pytest.mark.parametrize(("within", "partners"), [((0, 0), [5]), ((2, 0), [5, 6, 7]), ((0, 3), [2, 3, 4, 5])])
+def test_both_ends_of_a_window_count(within: tuple[int, int], partners: list[int]) -> None:
+    # a is at 5:  [5 - W2 ... 5 ... 5 + W1]
+    case = Case("int", within, [([[((1,), 5, 100)], [((1,), t, t) for t in range(12)]], 0)])
+    assert sorted(b for _, b in payloads(result(case))) == partners
+
+
+def test_a_row_is_told_as_unmatched_when_its_window_has_passed() -> None:
+    case = Case("int", (4, 1), [])
+    chosen = settings_of(case, how="left")
+    operator = opened(chosen)
+    told = [payloads(run(operator, chosen, [epoch])) for epoch in [
+        ([[((1,), 10, 1), ((None,), 12, 2)], []], 14),  # 10 + 4 is not before 14
+        ([[], []], 15),
+        ([[], []], 16),
+        ([[], []], 17),
+    ]]  # fmt: skip
+    assert told == [[], [(1, None)], [], [(2, None)]]
+    assert operator.metrics["null_keys"] == 1
+
+
+@given(cases(), HOWS, st.integers(0, 8), st.sampled_from(LAYOUTS))
+@settings(max_examples=80)
+def test_goes_on_in_a_new_process(case: Case, how: str, crash: int, layout: dict[str, Any]) -> None:
+    chosen, epochs = settings_of(case, how=how, **layout), ended(case)
+    whole = run(opened(chosen), chosen, epochs)
+    state = MemoryState()
+    before = run(opened(chosen, state), chosen, epochs[:crash])
+    copy = MemoryState()
+    copy.load(state.items())
+    after = run(opened(chosen, copy), chosen, epochs[crash:])
+    assert payloads(before + after) == payloads(whole)
+
+
+@given(cases(), HOWS, st.integers(1, 8), st.sampled_from(LAYOUTS))
+@settings(max_examples=80)
+def test_is_rebuilt_from_the_blocks_since_the_horizon(case: Case, how: str, crash: int, layout: dict[str, Any]) -> None:
+    chosen, epochs = settings_of(case, how=how, **layout), ended(case)
+    crash = min(crash, len(epochs))
+    old = opened(chosen)
+    run(old, chosen, epochs[:crash])
+    horizon = old.horizon(epochs[crash - 1][1])
+    needed = [
+        i for i, (parts, _) in enumerate(epochs[:crash]) if any(t >= horizon for rows in parts for _, t, _ in rows)
+    ]
+    new = opened(chosen)
+    for parts, watermark in epochs[min(needed, default=crash - 1) : crash]:
+        for port, rows in enumerate(parts):
+            if rows:
+                new.absorb(block_of(rows, chosen.inputs[port]), port)
+        list(new.on_watermark(watermark))
+    expected = payloads(run(old, chosen, epochs[crash:]))
+    assert payloads(run(new, chosen, epochs[crash:])) == expected
+
+
+@given(cases(kinds=["string"]))
+@settings(max_examples=5)
+def test_live_state(tmp_path_factory: pytest.TempPathFactory, case: Case) -> None:
+    chosen, folder = settings_of(case, how="full"), Path(tmp_path_factory.mktemp("live"))
+    found = []
+    for number, epoch in enumerate(ended(case)):
+        state = LiveState(folder)  # each epoch in a new process, as it were
+        state.begin()
+        found += run(opened(chosen, state), chosen, [epoch])
+        state.commit(number)
+        state.close()
+    assert payloads(found) == payloads(result(case, how="full"))
+
+
+PAYLOADS: list[tuple[pa.DataType, list[Any]]] = [
+    (pa.bool_(), [True, None, False]),
+    (pa.int16(), [1, -1, None]),
+    (pa.float32(), [1.5, None, -0.25]),
+    (pa.decimal128(20, 2), [None, 7, -3]),
+    (pa.string(), ["", None, "äöü"]),
+    (pa.large_binary(), [b"x", b"", None]),
+    (pa.list_(pa.int64()), [[1, 2], None, []]),
+    (pa.list_(pa.string()), [["a", None], [], ["bc"]]),
+    (pa.list_(pa.float64(), 2), [[1.0, None], None, [3.0, 4.0]]),
+    (pa.map_(pa.string(), pa.int32()), [[("a", 1)], [], None]),
+    (pa.struct([("x", pa.int8()), ("y", pa.list_(pa.string()))]), [{"x": 1, "y": ["p"]}, None, {"x": None, "y": None}]),
+    (pa.dictionary(pa.int32(), pa.string()), ["a", None, "b"]),
+    (pa.list_(pa.struct([("m", pa.map_(pa.int8(), pa.bool_()))])), [[{"m": [(1, True)]}], [None], None]),
+    (pa.null(), [None, None, None]),
+    (pa.timestamp("ns", "UTC"), [1, None, 3]),
+    (pa.string_view(), ["short", None, "a string that is not inlined"]),
+]
+
+
+@pytest.mark.parametrize(("kind", "values"), PAYLOADS, ids=lambda value: str(value)[:30])
+def test_columns_of_any_type(kind: pa.DataType, values: list[Any]) -> None:
+    schema = pa.schema([("k", pa.int32()), ("t", pa.int64()), ("v", kind)])
+    chosen = JoinSettings(
+        within=(6, 6), keys=("k",), times=("t", "t"), inputs=(schema, schema), columns=((("v", "a"),), (("v", "b"),)),
+        schema=pa.schema([("k", pa.int32()), ("a", kind), ("b", kind)]), theta=1, block=2, how="left",
+    )  # fmt: skip
+    operator, state = None, MemoryState()
+    expected, found = [], []
+    for t in range(60):
+        # Rows of both streams meet those of the last 6 steps; slices have offsets that must be respected.
+        each = pa.array([values[(t + i) % 3] for i in range(4)], kind)[1:3]
+        block = pa.RecordBatch.from_arrays([pa.array([0, 1], pa.int32()), pa.array([t, t]), each], schema=schema)
+        if t % 7 == 0:
+            operator = opened(chosen, state)
+        assert operator is not None
+        for port in (0, 1):
+            for batch in operator.process(block, port):
+                batch.validate(full=True)
+                found += batch.to_pylist()
+        assert not list(operator.on_watermark(t))
+        for port in (0, 1):
+            for key in (0, 1):
+                mine = values[(t + 1 + key) % 3]
+                past = range(t - 1 + port, max(-1, t - 7), -1)
+                others = [values[(s + 1 + key) % 3] for s in past]
+                expected += [(key, *((mine, other) if port == 0 else (other, mine))) for other in others]
+    wanted = pa.Table.from_pylist([dict(zip("kab", row, strict=True)) for row in expected], schema=chosen.schema)
+    assert found == wanted.to_pylist()
+    alone = [row for batch in operator.on_watermark(1000) for row in batch.to_pylist()] if operator else []
+    assert alone == []
+
+
+def test_a_heavy_key_leaves_in_many_batches() -> None:
+    case = Case("int", (10, 10), [])
+    chosen = settings_of(case, block=64)
+    operator = opened(chosen)
+    rows = [((1,), 0, n) for n in range(600)]
+    assert not list(operator.process(block_of(rows, chosen.inputs[0]), 0))
+    batches = list(operator.process(block_of(rows, chosen.inputs[1]), 1))
+    assert [batch.num_rows for batch in batches] == [65_536] * 5 + [600 * 600 - 5 * 65_536]
+    a = np.concatenate([batch.column("a").to_numpy() for batch in batches])
+    b = np.concatenate([batch.column("b").to_numpy() for batch in batches])
+    assert (b == np.repeat(np.arange(600), 600)).all() and (a == np.tile(np.arange(600)[::-1], 600)).all()
+    assert operator.metrics["pairs"] == 360_000
+
+
+@example(how="left", streams=3)
+@example(how="outer", streams=2)
+@given(st.just("inner"), st.just(1))
+@settings(max_examples=1)
+def test_refuses_what_is_no_join(how: str, streams: int) -> None:
+    with pytest.raises(InvalidArgumentError, match="join"):
+        settings_of(Case("int", (1,) * streams, []), how=how)
