@@ -3,7 +3,8 @@
 In the paper a worker communicates less the more workers there are, but all of them together more, linearly; choosing
 the number of workers by the load costs far less than having all of them (figure 11, 1,500 tuples/s). Workers are served
 one after the other, so their times differ, and the more so the higher the rate (figure 12, 4 workers). A worker's time
-has its waiting for those before it, as in the paper. SIMULATED, with costs that a short measurement of the real operator finds on this machine, and an assumed network (`joining`).
+has its waiting for those before it, as in the paper. SIMULATED, with costs that a short measurement of the real
+operator finds on this machine, and an assumed network (`joining`).
 """
 
 from __future__ import annotations

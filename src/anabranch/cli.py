@@ -200,5 +200,24 @@ def bench_partitioners(
     partitioners.run(quick=quick, as_json=json, console=Console())
 
 
+@bench_app.command("join")
+def bench_join(
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Short windows, low rates, once: checks results, not figures.")
+    ] = False,
+    part: Annotated[
+        list[str] | None, typer.Option(help="Only this part: few, paper, tuning, recovery or ticks. May be repeated.")
+    ] = None,
+) -> None:
+    """Windowed joins: the highest rates that ours and Spark's sustain, fine tuning, a slow worker, trades and quotes.
+
+    Fills windows of ten minutes again and again: takes about an hour on two cores; with --quick some minutes.
+    """
+    from anabranch.bench import join
+
+    join.run(quick=quick, as_json=json, console=Console(), parts=part or ())
+
+
 if __name__ == "__main__":
     main()

@@ -8,7 +8,7 @@
 | `split` | a split with broadcasts, and an operator's running totals: a row lost or taken twice shows ever after |
 | `nested` | windows over windows, so that one epoch is two Spark jobs |
 | `placed` | an aggregate in Python over keys that a policy places, which changes; sums of floats tell who added what |
-| `joined` | a join whose groups change their worker in every epoch, and find no live state there: it comes from the log |
+| `joined` | a join whose groups change their worker in every epoch, and find no state there: it comes from the log |
 | `linearroad` | all of Linear Road, from blocks: cars' accounts, broadcast queries, an aggregation tree, six outputs |
 
 A job has all its files in `folder/NAME`: `output`, `checkpoint` and `live`. It reads the whole recording in epochs of

@@ -1,9 +1,10 @@
-"""Joins in the epoch runtime: the same pairs as `to_df()` and as nested loops, whoever has a group when it is joined."""
+"""Joins in the epoch runtime: the pairs of nested loops, whichever worker has a group when it is joined."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ def test_pairs_are_those_of_nested_loops_while_groups_move(
     sink, epochs = run(joined, tmp_path, workers=3)
     assert found(sink) == expected(sides[2], sides[3], (4 * S, 7 * S), how)
     tables = [epoch.operators[0].decisions[ROUTING] for epoch in epochs]
-    assert all(before != after for before, after in zip(tables, tables[1:], strict=False))
+    assert all(before != after for before, after in pairwise(tables))
     assert sum(epoch.bad for epoch in epochs) == 1
     assert sum(epoch.operators[0].metrics.get("null_keys", 0) for epoch in epochs) == sum(
         row[1] is None for row in (*sides[2], *sides[3])
@@ -136,9 +137,7 @@ def test_state_comes_from_the_log_where_there_is_none(
 
 
 @pytest.mark.parametrize("stop_after", [2, 4])
-def test_a_restart_goes_on_and_old_blocks_are_forgotten(
-    spark: SparkSession, tmp_path: Path, stop_after: int
-) -> None:
+def test_a_restart_goes_on_and_old_blocks_are_forgotten(spark: SparkSession, tmp_path: Path, stop_after: int) -> None:
     feeds = Feed(tmp_path / "left"), Feed(tmp_path / "right")
     rows = [random_epochs(seed, epochs=12) for seed in (3, 4)]
     sink, restored = ab.MemorySink(), 0
@@ -159,9 +158,7 @@ def test_a_restart_goes_on_and_old_blocks_are_forgotten(
     assert min(logged) > 0, "blocks that no window holds are gone"
 
 
-def test_sub_groups_take_turns_and_the_buffer_follows_the_formula(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_sub_groups_take_turns_and_the_buffer_follows_the_formula(spark: SparkSession, tmp_path: Path) -> None:
     """With n_g = 2 a worker's turn comes in every second epoch; what waits in between is in the log."""
     feeds = Feed(tmp_path / "left", key="bigint"), Feed(tmp_path / "right", key="bigint")
     rows = [[[((e * 2 + i % 2) * S, i, e * 100 + i) for i in range(100)] for e in range(8)] for _ in feeds]
@@ -171,9 +168,7 @@ def test_sub_groups_take_turns_and_the_buffer_follows_the_formula(
     tuning = ab.JoinTuning(slots=2, rebalance=False, decluster=False)
     joined = left.join(right, on="key", within=("4 s", "7 s"), tuning=tuning)
     sink = ab.MemorySink()
-    query = joined.start(
-        sink, checkpoint=tmp_path / "c", live=tmp_path / "live", trigger="200 milliseconds", workers=2
-    )
+    query = joined.start(sink, checkpoint=tmp_path / "c", live=tmp_path / "live", trigger="200 milliseconds", workers=2)
     query.processAllAvailable()
     query.stop()
     epochs = query.recentProgress
@@ -199,9 +194,7 @@ def below(rows: Any) -> Any:
 
 
 @pytest.mark.parametrize("where", [below, "value < value_right", lambda: F.col("value") < F.col("value_right")])
-def test_a_predicate(
-    spark: SparkSession, sides: Any, tmp_path: Path, where: str | Callable[..., Any]
-) -> None:
+def test_a_predicate(spark: SparkSession, sides: Any, tmp_path: Path, where: str | Callable[..., Any]) -> None:
     left, right = streams(spark, sides)
     given = where() if callable(where) and where is not below else where
     joined = left.join(right, on="key", within=("4 s", "7 s"), where=given)
@@ -245,7 +238,9 @@ def test_three_streams(spark: SparkSession, sides: Any, tmp_path: Path) -> None:
     got = sorted(
         (a, b, c)
         for t in rows
-        for a, b, c in zip(*(t.column(i).to_pylist() for i, n in enumerate(t.schema.names) if "value" in n), strict=True)
+        for a, b, c in zip(
+            *(t.column(i).to_pylist() for i, n in enumerate(t.schema.names) if "value" in n), strict=True
+        )
         if a != -1
     )
     w = (2 * S, 2 * S, 1 * S)

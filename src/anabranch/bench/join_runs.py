@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -203,7 +204,9 @@ def joined(
             streams.append(ab.stream(source, time="t", watermark="0 s"))
         else:
             path = recording.blocks(side)
-            source = ab.replay(spark, path, time="t", blocks=True, rows_per_epoch=max(1, round(recording.rate * seconds)))
+            source = ab.replay(
+                spark, path, time="t", blocks=True, rows_per_epoch=max(1, round(recording.rate * seconds))
+            )
             schema = schema_of(path / "blocks.arrow")
             streams.append(ab.block_stream(source, time="t", watermark="0 s", schema=schema))
     window = f"{recording.workload.window} s"
@@ -248,7 +251,7 @@ def ours(
         "ours, rows" if rows else "ours",
         recording.workload.name,
         recording.rate,
-        tuple(b - a for a, b in zip(starts, starts[1:], strict=False)),
+        tuple(b - a for a, b in pairwise(starts)),
         emitted / (EPOCH * recording.epochs),
         seen[counted - 1].state_bytes,
         round(2 * recording.rate * recording.workload.window * 64),

@@ -1,9 +1,9 @@
 """Streams for windowed joins (paper 2, section VI.A): Poisson arrivals, 64-byte tuples, a skewed join attribute.
 
-A tuple is eight bigint columns: `key`, `t` in microseconds and six of payload. Keys are 0 .. `DOMAIN` - 1, uniform or by
-a **b-model**: of each interval the lower half has the share `b` of the tuples and the upper 1 - b, and so on within the
-halves, down to single keys; with b = 0.5 that is uniform. It is always the lower half, in both streams: otherwise the
-heavy keys would not meet. Nearby keys are alike then, so place them by a hash.
+A tuple is eight bigint columns: `key`, `t` in microseconds and six of payload. Keys are 0 .. `DOMAIN` - 1, uniform or
+by a **b-model**: of each interval the lower half has the share `b` of the tuples and the upper 1 - b, and so on within
+the halves, down to single keys; with b = 0.5 that is uniform. It is always the lower half, in both streams: otherwise
+the heavy keys would not meet. Nearby keys are alike then, so place them by a hash.
 
 **How many matches.** Two tuples go the same way at a level with probability b^2 + (1-b)^2, and 10^7 keys are 23 or 24
 levels deep. With b = 0.7 a tuple so finds 0.0022 times the rate in ten minutes of the other stream: 3 at 1,500 tuples a

@@ -88,13 +88,15 @@ class JoinTuning:
     """a worker whose buffer is fuller than this gives a group away"""
     consumer: float = 0.01
     """a worker whose buffer is emptier than this takes one"""
+    moves: int = 15
+    """groups that a worker gives away at most in one reorganisation; 1, as in the paper, is slow with many groups"""
     decluster: bool = True
     """whether the number of workers in use follows the load"""
     beta: float = 0.5
     """one more worker when there are more than beta suppliers for each consumer"""
 
     def __post_init__(self) -> None:
-        for name in ("theta", "block", "slots", "reorganise_every"):
+        for name in ("theta", "block", "slots", "reorganise_every", "moves"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InvalidArgumentError(f"JoinTuning({name}={value!r})", hint="give a whole number above zero")

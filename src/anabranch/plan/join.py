@@ -73,7 +73,7 @@ def _mask(answer: Any, rows: int) -> pa.Array:
     """The answer of the user's function, checked. A null means no, as in SQL."""
     if isinstance(answer, pa.ChunkedArray):
         answer = answer.combine_chunks()
-    mask = answer if isinstance(answer, pa.Array) else pa.array(np.asarray(answer))
+    mask = answer if isinstance(answer, pa.Array) else pa.array(np.asarray(answer).ravel())
     if len(mask) != rows or not pa.types.is_boolean(mask.type):
         raise OperatorError(
             f"the where function gave {len(mask)} answers of type {mask.type} for {rows} rows; the wrong ones would be "

@@ -15,7 +15,7 @@ keeps it, and a history that was cut short does no harm.
 | key-placement | partition | to SH, when keys are few | away from SH, when they are `split.selection.SLACK` too many |
 | key-placement | heavy_keys | a new table after every epoch | |
 | rebalance | routing | one group per overloaded worker, see `rebalancing` | |
-| rebalance | workers | when there are more than `beta` suppliers per consumer | when none is left, and the load allows it |
+| rebalance | workers | when there are more than `beta` suppliers per consumer | when none is left, and they can |
 
 The gap between raising and lowering is the hysteresis: a rate that trembles by less than `SLACK` changes nothing.
 """

@@ -90,7 +90,9 @@ def _routing_table(node: JoinNode, measured: OperatorProgress | None, settings: 
     moves = f"moved every {tuning.reorganise_every} epochs where a buffer is above {tuning.supplier:.0%}"
     lines = [f"groups      {node.groups} on at most {most} workers; {moves if tuning.rebalance else 'never moved'}"]
     if tuning.slots > 1:
-        taken = "each worker's turn comes once in so many epochs" if settings.trigger_seconds else "not without a trigger"
+        taken = (
+            "each worker's turn comes once in so many epochs" if settings.trigger_seconds else "not without a trigger"
+        )
         lines.append(f"slots       n_g = {tuning.slots}: {taken}")
     if measured is None:
         return lines

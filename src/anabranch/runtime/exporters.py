@@ -189,7 +189,9 @@ _WORKER = (
     Metric("anabranch_worker_rebuilt_groups_total", "counter", "Groups restored from the store.", _field("rebuilt")),
     Metric("anabranch_worker_groups", "gauge", "Partition-groups held.", _field("groups")),
     Metric("anabranch_worker_buffered_rows", "gauge", "Rows handed over, not yet processed.", _field("buffered")),
-    Metric("anabranch_worker_buffer_occupancy_ratio", "gauge", "Share of its rows not joined in time.", _field("occupancy")),
+    Metric(
+        "anabranch_worker_buffer_occupancy_ratio", "gauge", "Share of rows not joined in time.", _field("occupancy")
+    ),
     Metric("anabranch_worker_state_bytes", "gauge", "Bytes of state.", _field("state_bytes")),
 )
 _SPLITTER = (

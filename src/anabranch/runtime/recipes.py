@@ -75,6 +75,7 @@ class Recipe:
                 consumer=tuning.consumer,
                 beta=tuning.beta,
                 reorganise_every=tuning.reorganise_every,
+                moves=tuning.moves,
                 rebalance=tuning.rebalance,
                 decluster=tuning.decluster,
             )

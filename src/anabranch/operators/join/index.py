@@ -18,12 +18,27 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import TypeAlias
 
 import numpy as np
 
-from anabranch.operators.join import kernels
+from anabranch.operators.join import kernels, searching
 from anabranch.operators.join.buffers import Buffer
-from anabranch.operators.join.kernels import BITS, BLOCKS, DEPTH, PER_PORT, PORT, SPARE, STUCK, USED
+from anabranch.operators.join.layout import (
+    BITS,
+    BLOCK,
+    BLOCKS,
+    DEPTH,
+    ENTRY,
+    PER_PORT,
+    PORT,
+    SPARE,
+    STUCK,
+    USED,
+    Ints,
+    Links,
+    Records,
+)
 from anabranch.operators.join.probing import Probing
 from anabranch.operators.state import State
 
@@ -39,13 +54,17 @@ _FIRST_SLOTS = 64
 _MOST_SLOTS = 1 << 26
 
 
+Found: TypeAlias = tuple[Ints, Ints]
+"""Which probing rows, and for each other stream a line of sequence numbers."""
+
+
 class Pool:
     """The blocks of one stream, and the heads of the chains through them."""
 
     def __init__(self, state: State, name: str, block: int) -> None:
         self._block = block
-        self.entries = Buffer(state, f"{name}.entries", kernels.ENTRY)
-        self.blocks = Buffer(state, f"{name}.blocks", kernels.BLOCK)
+        self.entries = Buffer(state, f"{name}.entries", ENTRY)
+        self.blocks = Buffer(state, f"{name}.blocks", BLOCK)
         self.free = Buffer(state, f"{name}.free", np.int64, 2).array
         self.heads = Buffer(state, f"{name}.heads", np.int32)
 
@@ -60,7 +79,7 @@ class Pool:
         self.entries.resize(more * self._block)
         kernels.free_all(self.blocks.array, self.free, count)
 
-    def refill(self, entries: kernels.Records, blocks: kernels.Records) -> None:
+    def refill(self, entries: Records, blocks: Records) -> None:
         """These blocks, and a few free ones."""
         used = len(blocks)
         self.blocks.resize(used + used // 8)
@@ -88,12 +107,12 @@ class Index:
                 self._fit_heads(port)
 
     @property
-    def directory(self) -> kernels.Links:
+    def directory(self) -> Links:
         """Which mini-partition has which low bits."""
         return self._directory.array
 
     @property
-    def minis(self) -> kernels.Ints:
+    def minis(self) -> Ints:
         """The mini-partitions, a row each."""
         return self._minis.array.reshape(-1, self._width)
 
@@ -111,32 +130,69 @@ class Index:
         self._spread(port)
 
     def probe(
-        self, port: int, probing: Probing, within: kernels.Ints, watermark: int, nested: bool, metrics: Counter[str]
-    ) -> Iterator[tuple[kernels.Ints, kernels.Ints]]:
-        """Composites of probing rows with the other streams' rows, in chunks.
+        self, port: int, probing: Probing, within: Ints, watermark: int, nested: bool, metrics: Counter[str]
+    ) -> Iterator[Found]:
+        """Composites of probing rows with the other streams' rows, in chunks."""
+        if len(self.pools) > 2:
+            return self._probe_all(port, probing, within, watermark, nested, metrics)
+        search = self._scan if nested else self._walk
+        return search(port, probing, within, watermark, metrics)
 
-        (which probing rows, one line for each other stream: sequence numbers)
-        """
+    def _walk(
+        self, port: int, probing: Probing, within: Ints, watermark: int, metrics: Counter[str]
+    ) -> Iterator[Found]:
+        """Of two streams, along the chains."""
+        pool, slots = self.pools[1 - port], int(self._slots[1 - port])
+        rows, found = np.empty(CHUNK, np.int64), np.empty((1, CHUNK), np.int64)
+        place, below = np.array([0, -1]), np.zeros(1, np.int64)
+        while place[0] < len(probing.hashes):
+            count, looked = searching.probe_two(
+                port, probing.hashes, probing.times, probing.keyed, within, watermark,
+                self.directory, pool.entries.array, pool.heads.array, slots, place, below, rows, found[0],
+            )  # fmt: skip
+            metrics["probed"] += looked
+            if count:
+                yield rows[:count], found[:, :count]
+
+    def _scan(
+        self, port: int, probing: Probing, within: Ints, watermark: int, metrics: Counter[str]
+    ) -> Iterator[Found]:
+        """Of two streams, block by block: fewer rows at a time where their partners are more than a chunk."""
+        pool, begin, step = self.pools[1 - port], 0, len(probing.hashes)
+        rows, found = np.empty(CHUNK, np.int64), np.empty((1, CHUNK), np.int64)
+        while begin < len(probing.hashes):
+            end = min(begin + step, len(probing.hashes))
+            count, looked = searching.scan_two(
+                port, begin, end, probing.hashes, probing.times, probing.keyed, within, watermark,
+                self.directory, self.minis, pool.entries.array, pool.blocks.array, self._block, rows, found[0],
+            )  # fmt: skip
+            metrics["probed"] += looked
+            if count < 0 and step > 1:
+                step //= 2
+                continue
+            if count < 0:  # the walk can stop within a row, and finds the same in the same order
+                for _, partners in self._walk(port, probing.row(begin), within, watermark, metrics):
+                    yield np.full(partners.shape[1], begin), partners
+            elif count:
+                yield rows[:count], found[:, :count]
+            begin = end
+
+    def _probe_all(
+        self, port: int, probing: Probing, within: Ints, watermark: int, nested: bool, metrics: Counter[str]
+    ) -> Iterator[Found]:
+        """Of any number of streams."""
         others = len(self.pools) - 1
         rows, found = np.empty(CHUNK, np.int64), np.empty((others, CHUNK), np.int64)
         place, walks = np.array([0, -1]), np.zeros((5, others), np.int64)
-        below = np.zeros(1, np.int64)
-        shared = (port, probing.hashes, probing.times, probing.keyed, within, watermark, nested)
-        entries = tuple(pool.entries.array for pool in self.pools)
-        blocks = tuple(pool.blocks.array for pool in self.pools)
-        heads = tuple(pool.heads.array for pool in self.pools)
         while place[0] < len(probing.hashes):
-            if others == 1:
-                it = 1 - port
-                count, looked = kernels.probe_two(
-                    *shared, self.directory, self.minis, entries[it], blocks[it], heads[it], int(self._slots[it]),
-                    self._block, place, below, rows, found[0],
-                )  # fmt: skip
-            else:
-                count, looked = kernels.probe(
-                    *shared, self.directory, self.minis, entries, blocks, heads, self._slots,
-                    self._block, place, walks, rows, found,
-                )  # fmt: skip
+            count, looked = searching.probe(
+                port, probing.hashes, probing.times, probing.keyed, within, watermark, nested,
+                self.directory, self.minis,
+                tuple(pool.entries.array for pool in self.pools),
+                tuple(pool.blocks.array for pool in self.pools),
+                tuple(pool.heads.array for pool in self.pools),
+                self._slots, self._block, place, walks, rows, found,
+            )  # fmt: skip
             metrics["probed"] += looked
             if count:
                 yield rows[:count], found[:, :count]
@@ -173,13 +229,13 @@ class Index:
     def _can_split(self, mini: int) -> bool:
         total = int(self.minis[:, PORT + BLOCKS :: PER_PORT].sum())
         limit = min(DEEPEST, (total // self._theta).bit_length() + _SPARE_DEPTH)
-        one, differing = 0, 0
+        ones = zeros = 0
         for port, pool in enumerate(self.pools):
-            one, bits = kernels.differing_bits(
-                port, mini, self.minis, pool.entries.array, pool.blocks.array, self._block, np.uint64(one)
-            )
-            differing |= int(bits)
-        return (differing & ((1 << limit) - 1)) >> int(self.minis[mini, DEPTH]) != 0
+            some, others = kernels.bits_of(
+                port, mini, self.minis, pool.entries.array, pool.blocks.array, self._block
+            )  # fmt: skip
+            ones, zeros = ones | int(some), zeros | int(others)
+        return (ones & zeros & ((1 << limit) - 1)) >> int(self.minis[mini, DEPTH]) != 0
 
     def _split(self, mini: int) -> None:
         new = self._new_mini()
@@ -192,6 +248,7 @@ class Index:
         minis[new] = 0
         minis[new, USED] = 1
         minis[new, BITS] = minis[mini, BITS] | 1 << depth
+        minis[mini, STUCK] = 0
         minis[[mini, new], DEPTH] = depth + 1
         self.directory[int(minis[new, BITS]) :: 1 << (depth + 1)] = new
         self._redistribute(mini, -1, mini, new, depth)
@@ -256,7 +313,7 @@ class Index:
         """Give back the room of free blocks, which lie between those in use."""
         pool = self.pools[port]
         used = len(pool.blocks.array) - int(pool.free[SPARE])
-        entries, blocks = np.empty(used * self._block, kernels.ENTRY), np.empty(used, kernels.BLOCK)
+        entries, blocks = np.empty(used * self._block, ENTRY), np.empty(used, BLOCK)
         kernels.pack(port, self.minis, pool.entries.array, pool.blocks.array, self._block, entries, blocks)
         pool.refill(entries, blocks)
         self._relink(port)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from anabranch.io.blocks import micros_of
 from anabranch.operators.join.index import CHUNK, Index
-from anabranch.operators.join.kernels import Ints, mixed
+from anabranch.operators.join.layout import Ints, mixed
 from anabranch.operators.join.probing import Probing
 from anabranch.operators.join.rows import Rows
 from anabranch.operators.join.settings import JoinSettings

@@ -17,3 +17,8 @@ class Probing:
     times: NDArray[np.int64]
     keyed: NDArray[np.bool_]
     """false where a key is null: such a row joins nothing"""
+
+    def row(self, number: int) -> Probing:
+        """One of them."""
+        one = slice(number, number + 1)
+        return Probing(self.hashes[one], self.times[one], self.keyed[one])

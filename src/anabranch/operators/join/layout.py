@@ -1,0 +1,58 @@
+"""How the index of a join lies in memory: what all its kernels agree upon.
+
+Of each stream there is one pool of blocks, and `entries[block * size : (block + 1) * size]` are a block's entries. A
+block belongs to one mini-partition, in a list from the oldest to the newest, or to the free list. Wherever a number
+says which block or entry, it is one more than that, and 0 is none: fresh arrays are zeros.
+
+Key hashes are *mixed*: the low bits of the plain hash chose the partition-group, so within a group they are alike. The
+mix is a bijection, so equal mixes are equal hashes. Its low bits choose the mini-partition, bits 32 and up the slot in
+the mini-partition's table `heads`, which names the slot's newest entry; `link` names the next older one.
+
+numba's cache looks at the file of the outermost function only. After a change here, remove `__pycache__`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Hashes = NDArray[np.uint64]
+Records = NDArray[np.void]
+Links = NDArray[np.int32]
+
+ENTRY = np.dtype([("hash", "u8"), ("t", "i8"), ("seq", "i8"), ("link", "i4")])
+BLOCK = np.dtype([("latest", "i8"), ("older", "i4"), ("newer", "i4"), ("count", "i4")])
+
+# A mini-partition is a row of integers: these, and from PORT on four for each stream.
+USED, DEPTH, BITS, STUCK, PORT = range(5)
+OLDEST, NEWEST, BLOCKS, ENTRIES = range(4)
+PER_PORT = 4
+
+# What a pool of blocks says of itself.
+FREE, SPARE = range(2)
+
+_HALF = np.uint64(32)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+
+
+@njit(cache=True, nogil=True)
+def mixed(hashes: Ints) -> Hashes:
+    """The finaliser of splitmix64."""
+    out = np.empty(len(hashes), np.uint64)
+    for i in range(len(hashes)):
+        x = np.uint64(hashes[i])
+        x = (x ^ (x >> np.uint64(30))) * _MIX_1
+        x = (x ^ (x >> np.uint64(27))) * _MIX_2
+        out[i] = x ^ (x >> np.uint64(31))
+    return out
+
+
+@njit(cache=True, nogil=True)
+def slot_of(mini: Any, hash_: Any, slots: int) -> Any:
+    """Where in `heads` the chain of a hash begins."""
+    return mini * slots + np.int64((hash_ >> _HALF) & np.uint64(slots - 1))
