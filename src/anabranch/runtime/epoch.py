@@ -25,7 +25,7 @@ from anabranch.runtime.outputs import Target
 from anabranch.runtime.plan import Step
 from anabranch.runtime.progress import OperatorProgress, PartitionMeasure, SplitterMeasure, WorkerMeasure
 from anabranch.runtime.recipes import NULL_KEYS, SLOTS, Recipe
-from anabranch.runtime.sources import BatchRows
+from anabranch.runtime.sources import BatchRows, at_once
 from anabranch.runtime.standing import Context, Standing
 from anabranch.runtime.windowing import PART
 from anabranch.runtime.worker import Edge, EpochTask
@@ -99,7 +99,11 @@ class Epoch:
             disorder = self.context.settings.qos.disorder
             found = recipe.windows.run(jobs.union(packed), task, targets[ONLY], disorder)
         else:
-            packed = [jobs.packed_rows(node, i, feed, decided) for i, feed in enumerate(feeds)]
+            if isinstance(node, JoinNode) and at_once(node):
+                late_before = self.standing.operators[step.name].watermark
+                packed = [jobs.packed_at_once(node, self._rows, late_before, decided)]
+            else:
+                packed = [jobs.packed_rows(node, i, feed, decided) for i, feed in enumerate(feeds)]
             if recipe.where is None:
                 found = jobs.run_process(jobs.union(packed), task)
             else:

@@ -53,15 +53,15 @@ class Groups:
         """The group's state at the end of the epoch that it was last run in, and its operator."""
         task, reached = self.task, self.reached(group)
         key = (f"{task.live}/{task.node}", group)
-        cached = _cache.get(key)
-        if cached is not None:
+        cached = _cache.pop(key, None)
+        if cached is None:
+            state = LiveState(self.folder(group))
+        else:
             run, state, operator = cached
             if run == task.run and state.stamp() == reached and state.current():
-                _cache.move_to_end(key)
+                _cache[key] = cached
                 return state, operator
-            state.close()
-            del _cache[key]
-        state = LiveState(self.folder(group))
+            state.refresh()
         if state.stamp() == reached:
             operator = self._instance(group)
             operator.open(state)

@@ -31,8 +31,9 @@ from anabranch.io.frames import unpacked
 from anabranch.merge.tree import FEW, aggregation_tree, root
 from anabranch.network.columns import quoted
 from anabranch.network.nodes import CombineNode, JoinNode, ProcessNode
-from anabranch.network.parts import Packed
+from anabranch.network.parts import Packed, Source
 from anabranch.runtime.outputs import Target, write_rows
+from anabranch.runtime.sources import BatchRows, BySource
 from anabranch.runtime.worker import REPORT, EpochTask
 from anabranch.split.keys import KeyRoute
 from anabranch.split.partitioner import HeavyKeys
@@ -107,17 +108,26 @@ def packed_rows(node: ProcessNode | JoinNode, edge: int, feed: Feed, decided: De
         rows, route = _routed(rows, node, len(decided.routing))
     if decided.splitters is not None:
         rows, reader = _to_splitters(rows, reader, decided)
-    splitter = Splitter(
-        edge,
-        reader,
-        RowGate(time, feed.watermark),
-        route,
-        decided.routing,
-        decided.workers,
-        decided.bytes,
-        columns,
-    )
+    splitter = _splitter(edge, reader, RowGate(time, feed.watermark), route, decided, columns)
     return rows.mapInArrow(splitter, PACKED_SCHEMA)
+
+
+def packed_at_once(node: JoinNode, rows: BatchRows, watermark: int | None, decided: Decided) -> DataFrame:
+    """All inputs of a join, split in one pass over the micro-batch."""
+    splitters = {}
+    for edge, each in enumerate(node.inputs):
+        source = each.part.origin
+        assert isinstance(source, Source)
+        columns = tuple(source.frame.columns) if source.packed is None else None
+        gate, route = RowGate(each.time.name, watermark), FunctionRoute(node.routing.route, None)  # type: ignore[arg-type]
+        splitters[rows.number_of(source)] = _splitter(edge, _reader(source.packed), gate, route, decided, columns)
+    return rows.tagged.mapInArrow(BySource(splitters), PACKED_SCHEMA)
+
+
+def _splitter(
+    edge: int, reader: Reader, gate: RowGate, route: Route, decided: Decided, columns: tuple[str, ...] | None
+) -> Splitter:
+    return Splitter(edge, reader, gate, route, decided.routing, decided.workers, decided.bytes, columns)
 
 
 def _reader(packed: Packed | None) -> Reader:

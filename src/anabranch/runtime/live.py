@@ -17,7 +17,7 @@ import os
 import subprocess
 import uuid
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,6 +76,14 @@ class LiveState(State):
     def current(self) -> bool:
         """Whether this object still shows what is on disk."""
         return self._content is not None and self._read_stamp() == self._stamp
+
+    def refresh(self) -> None:
+        """Show what is on disk now, if another process changed it. Files that are the same stay mapped.
+
+        To map them anew would take long: a process that gets a group back would touch all its pages for the first time.
+        """
+        with _telling(self._folder):
+            self._open()
 
     def begin(self) -> None:
         """Remove the stamp: from here until `commit` a crash leaves a state that will be rebuilt."""
@@ -221,18 +229,25 @@ class LiveState(State):
         return json.dumps(content).encode()[1:]  # the rest of an object that `commit` opens
 
     def _open(self) -> None:
+        known = {kept.file: kept for kept in (self._content or {}).values()}
+        self._content, self._epoch, self._layout = {}, None, None
         self._stamp = self._read_stamp()
         content = _parse(self._stamp)
         if content is None:
             return
         try:
-            kept = {name: self._reopen(**entry) for name, entry in content["items"].items()}
+            kept = {name: self._reopen(known, **entry) for name, entry in content["items"].items()}
         except (OSError, ValueError, pa.ArrowInvalid):
             return  # files and stamp do not fit: rebuild
         self._content, self._epoch, self._generation = kept, content["epoch"], content["generation"]
 
-    def _reopen(self, file: str, length: int, dtype: str | None = None) -> _Kept:
+    def _reopen(self, known: Mapping[str, _Kept], file: str, length: int, dtype: str | None = None) -> _Kept:
         path = self._folder / file
+        if file in known:  # names are never used again: it is the same file
+            old = known[file]
+            if dtype is not None and old.map is not None:
+                return _Kept(file, np.frombuffer(old.map, dtype_of(dtype), length), old.map)
+            return old
         if dtype is None:
             table = _map_table(str(path))
             if len(table) != length:  # a stream that was cut between two batches reads well

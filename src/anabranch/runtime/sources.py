@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from anabranch.errors import OperatorError
+from anabranch.network.nodes import JoinNode, Node
 from anabranch.network.parts import Source
 from anabranch.runtime.plan import Network
 
@@ -39,12 +44,28 @@ class SourceRows:
 
     def of(self, batch: DataFrame, network: Network) -> BatchRows:
         """The rows of a micro-batch."""
-        readers = sum(isinstance(each.part.origin, Source) for step in network.steps for each in step.node.inputs)
-        return BatchRows(self.sources, batch, keep=readers > 1)
+        passes = 0
+        for step in network.steps:
+            reads = [each for each in step.node.inputs if isinstance(each.part.origin, Source)]
+            passes += 1 if at_once(step.node) else len(reads)
+        return BatchRows(self.sources, batch, keep=passes > 1)
+
+
+def at_once(node: Node) -> bool:
+    """Whether one pass over a micro-batch gives all inputs of an operator: Spark has nothing else to do with them."""
+    origins = [each.part.origin for each in node.inputs]
+    return (
+        isinstance(node, JoinNode)
+        and all(
+            isinstance(origin, Source) and not each.part.steps
+            for origin, each in zip(origins, node.inputs, strict=True)
+        )
+        and len({id(origin) for origin in origins}) == len(origins)
+    )
 
 
 class BatchRows:
-    """The rows of a micro-batch, by source. Kept in memory if more than one operator reads them."""
+    """The rows of a micro-batch, by source. Kept in memory if there is more than one pass over them."""
 
     def __init__(self, sources: tuple[Source, ...], batch: DataFrame, *, keep: bool) -> None:
         self._sources = sources
@@ -54,9 +75,44 @@ class BatchRows:
     def of(self, source: Source) -> DataFrame:
         if len(self._sources) == 1:
             return self._batch
-        i = next(i for i, each in enumerate(self._sources) if each is source)
+        i = self.number_of(source)
         return self._batch.where(F.col(_TAG) == i).select(f"{_ROW}{i}.*")
+
+    @property
+    def tagged(self) -> DataFrame:
+        """The rows of all sources, of which there are several."""
+        return self._batch
+
+    def number_of(self, source: Source) -> int:
+        return next(i for i, each in enumerate(self._sources) if each is source)
 
     def close(self) -> None:
         if self._kept:
             self._batch.unpersist()
+
+
+@dataclass(frozen=True)
+class BySource:
+    """A task over tagged rows: those of each source go to the function for it.
+
+    A union has the tasks of one input after those of the other, so a task has the rows of one source only.
+    """
+
+    functions: Mapping[int, Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        done: set[int] = set()
+        filled = (batch for batch in batches if batch.num_rows)
+        for tag, of_one in groupby(filled, key=lambda batch: int(batch.column(_TAG)[0].as_py())):
+            if tag in done:
+                raise OperatorError(
+                    f"rows of source {tag} come after those of another: a splitter would count its blocks twice",
+                    hint="this is a bug: please report it",
+                )
+            done.add(tag)
+            yield from self.functions[tag](_untagged(batch, tag) for batch in of_one)
+
+
+def _untagged(batch: pa.RecordBatch, tag: int) -> pa.RecordBatch:
+    rows = batch.column(f"{_ROW}{tag}")
+    return pa.RecordBatch.from_arrays(rows.flatten(), names=[field.name for field in rows.type])

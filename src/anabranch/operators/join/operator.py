@@ -51,7 +51,7 @@ class JoinOperator(Operator):
         """Take up windows and index."""
         settings = self._settings
         self._rows = [
-            Rows(state, f"rows.{port}", types, settings.times[port], port in settings.preserved)
+            Rows(state, f"rows.{port}", types, settings.times[port], port in settings.preserved, self.group + 4 * port)
             for port, types in enumerate(self._types)
         ]
         self._index = Index(state, len(self._rows), settings.theta, settings.block, settings.fine_tuning)

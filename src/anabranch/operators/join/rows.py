@@ -24,12 +24,17 @@ MATCHED = 1
 """The flag of a row that is in some result."""
 _DEAD = 8
 """One dead row for so many live ones: then they are cut off. Fewer would cost room, more would cost time."""
+_SPREAD = 8
+"""So many more at most. Groups expire in step: if all of them moved their rows at once, an epoch would take seconds."""
 
 
 class Rows:
     """The window of one stream."""
 
-    def __init__(self, state: State, name: str, types: Mapping[str, pa.DataType], time: str, flagged: bool) -> None:
+    def __init__(
+        self, state: State, name: str, types: Mapping[str, pa.DataType], time: str, flagged: bool, turn: int = 0
+    ) -> None:
+        self._dead = _DEAD + turn % _SPREAD
         self._span = Buffer(state, f"{name}.span", np.int64, 3).array
         # Columns by number: a column's name may have characters that an item of state may not.
         self._columns = {
@@ -76,7 +81,7 @@ class Rows:
         base, tail, head = self._span.tolist()
         tail = base + _first_not_before(self._all_times(), tail - base, head - base, before)
         self._span[TAIL] = tail
-        if _DEAD * (tail - base) > head - tail:
+        if self._dead * (tail - base) > head - tail:
             self._cut(tail - base, head - base)
             self._span[BASE] = tail
 
