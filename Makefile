@@ -9,7 +9,7 @@ STAMP := $(VENV)/.setup-done
 PYTHON ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-windows rate test test-slow lint format chaos bench-windows bench-split bench-epochs bench-partitioners experiments soak clean
+.PHONY: help setup demo demo-windows rate test test-slow lint format chaos bench-windows bench-split bench-epochs bench-join bench-partitioners experiments soak clean
 
 help: ## Show this help
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -78,6 +78,9 @@ bench-split: setup ## Compare splitting over blocks with rows and with a bare ex
 
 bench-epochs: setup ## Compare epochs with bare micro-batches, and their aggregates with Spark's
 	@$(BIN)/anabranch bench epochs
+
+bench-join: setup ## Compare joins of streams with Spark's, and what each mechanism of paper 2 gains; about an hour
+	@$(BIN)/anabranch bench join
 
 bench-partitioners: setup ## Compare policies for which worker gets which key, on the workloads of paper 3
 	@$(BIN)/anabranch bench partitioners

@@ -28,7 +28,8 @@ from anabranch.aggregates import (
 from anabranch.errors import AnabranchError
 from anabranch.io.replay import replay
 from anabranch.io.sinks import CallSink, DeltaSink, FileSink, MemorySink, NoopSink, Sink
-from anabranch.network.join import Joined, JoinTuning
+from anabranch.network.join import JoinTuning
+from anabranch.network.joined import Joined
 from anabranch.network.partition import partition_by, partition_report
 from anabranch.network.processing import Processed, Split
 from anabranch.network.stream import Stream, block_stream, sliding, stream

@@ -19,11 +19,9 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -38,8 +36,7 @@ from anabranch.linearroad.query import linear_road, recorded
 from anabranch.linearroad.schema import Mode
 from anabranch.runtime import recipes
 from anabranch.runtime.deliveries import Delivery
-from anabranch.runtime.progress import EpochProgress
-from anabranch.runtime.rebalancing import MEMORY, ROUTING, WORKERS, Rebalance
+from tests.wandering import Wandering
 
 ROWS_PER_EPOCH = 20_000
 """Enough for two partitions of the source: an order of rows that an exchange could change."""
@@ -205,21 +202,6 @@ class Totals(ab.Operator):
             )
 
 
-@dataclass(frozen=True)
-class Wandering(Rebalance):
-    """Moves a third of the groups in every epoch, and takes their live state: as if the new worker was far away."""
-
-    live: ClassVar[Path | None] = None
-
-    def decide(self, history: Sequence[EpochProgress], current: Mapping[str, Any]) -> Mapping[str, Any]:
-        turn = current.get(MEMORY, {}).get("turn", 0) + 1
-        routing = [(group + (turn + group) // 3) % self.most_workers for group in range(self.groups)]
-        moved = [g for g, worker in enumerate(routing) if worker != (current.get(ROUTING) or routing)[g]]
-        for group in moved if self.live is not None else ():
-            shutil.rmtree(self.live / self.operator / f"{group:05d}", ignore_errors=True)
-        return {ROUTING: routing, WORKERS: self.most_workers, MEMORY: {"turn": turn}}
-
-
 # --- how they run ---------------------------------------------------------------------------------------------------
 
 
@@ -253,7 +235,7 @@ def start(
     found = deliveries(spark, name, recording, folder / name / "output", rows_per_epoch)
     # By the clock groups would move at other times in every run, and files are compared byte by byte.
     Wandering.live = None
-    recipes.Rebalance = Wandering  # type: ignore[misc]
+    vars(recipes)["Rebalance"] = Wandering
     places = {"checkpoint": folder / name / "checkpoint", "live": folder / name / "live"}
     usual = {**places, "trigger": "available-now", "snapshot_every": SNAPSHOT_EVERY, "workers": 2}
     query = ab.start(*found, **{**usual, **settings})

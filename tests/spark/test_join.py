@@ -442,7 +442,23 @@ def test_a_stream_and_a_table(spark: SparkSession, tmp_path: Path) -> None:
         moving.join(ab.stream(feed.batch(spark), time="at"), on="key", within=W)
 
 
-def test_the_page_on_joins(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+def _run_started(spark: SparkSession, blocks: list[str], names: dict[str, Any]) -> None:
+    """The examples that start a query, over streams of the same rows."""
+    streams = []
+    for name in ("trades", "quotes"):
+        names[name].to_df().coalesce(1).write.parquet(f"{name}.parquet")
+        streams.append(ab.stream(ab.replay(spark, f"{name}.parquet", time="at"), time="at", watermark="0 s"))
+    wanted = sorted(map(tuple, names["pairs"].to_df().collect()))
+    pairs = streams[0].join(streams[1], on="symbol", within=("0 s", "100 ms"))
+    for block in blocks:
+        exec(compile(block, "joins.md", "exec"), {"ab": ab, "pairs": pairs})
+    assert sorted(map(tuple, spark.read.parquet("pairs/").drop("epoch").collect())) == wanted
+
+
+def test_the_page_on_joins(
+    spark: SparkSession, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     trades = ab.stream(spark.range(50).selectExpr("'x' symbol", "timestamp_millis(id * 200) at", "id price"), time="at")
     quotes = ab.stream(spark.range(99).selectExpr("'x' symbol", "timestamp_millis(id * 90) at", "id bid"), time="at")
     news = ab.stream(spark.range(2).selectExpr("'x' symbol", "timestamp_seconds(id) at", "'!' text"), time="at")
@@ -451,6 +467,7 @@ def test_the_page_on_joins(spark: SparkSession, capsys: pytest.CaptureFixture[st
     blocks = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     for block in (each for each in blocks if ".start(" not in each):  # these are bounded: nothing to start
         exec(compile(block, "joins.md", "exec"), names)
+    _run_started(spark, [each for each in blocks if ".start(" in each], names)
     assert "['symbol', 'at', 'price', 'at_right', 'bid']" in capsys.readouterr().out
     assert names["unquoted"].to_df().count() == 5  # the quotes end at 8.82 s, the trades at 9.8 s
     assert names["spread"].to_df().count() == 1 and names["wider"].to_df().columns[-1] == "text"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,12 @@ from pyspark.sql import functions as F
 
 import anabranch as ab
 from anabranch.errors import InvalidArgumentError, StateError
+from anabranch.runtime import epochs as epochs_module
 from anabranch.runtime import recipes
 from anabranch.runtime.progress import EpochProgress
-from anabranch.runtime.rebalancing import MEMORY, ROUTING, WORKERS, Rebalance
+from anabranch.runtime.rebalancing import ROUTING
 from tests.spark.streams import Feed
+from tests.wandering import Wandering
 
 S = 1_000_000
 Row = tuple[int | None, str | None, int | None]
@@ -80,15 +82,6 @@ def run(joined: ab.Joined, folder: Path, **settings: Any) -> tuple[ab.MemorySink
     query = joined.start(sink, checkpoint=folder / "checkpoint", live=folder / "live", **settings)
     query.awaitTermination()
     return sink, query.recentProgress
-
-
-class Wandering(Rebalance):
-    """Every group goes to another worker in every epoch."""
-
-    def decide(self, history: Sequence[EpochProgress], current: Mapping[str, Any]) -> Mapping[str, Any]:
-        turn = current.get(MEMORY, {}).get("turn", 0) + 1
-        routing = [(group + turn) % self.most_workers for group in range(self.groups)]
-        return {ROUTING: routing, WORKERS: self.most_workers, MEMORY: {"turn": turn}}
 
 
 @pytest.fixture
@@ -174,7 +167,7 @@ def test_sub_groups_take_turns_and_the_buffer_follows_the_formula(spark: SparkSe
     epochs = query.recentProgress
     came = sum(epoch.rows for epoch in epochs)
     joined_by_now = sum(epoch.operators[0].metrics.get("pairs", 0) for epoch in epochs)
-    assert came == 1_600 and 0 < joined_by_now
+    assert came == 1_600 and joined_by_now > 0
     # The peak is r * t_d / 2 * (1 + 1 / n_g): of 400 rows in two slots, 300.
     buffered = [sum(worker.buffered for worker in epoch.operators[0].workers) for epoch in epochs[1:]]
     assert all(250 <= each <= 350 for each in buffered), buffered
@@ -185,6 +178,30 @@ def test_sub_groups_take_turns_and_the_buffer_follows_the_formula(spark: SparkSe
     again = left.join(right, on="key", within=("4 s", "7 s"))
     run_again = again.start(sink, checkpoint=tmp_path / "c", live=tmp_path / "l2", trigger="available-now", workers=2)
     run_again.awaitTermination()
+    flat = [[row for epoch in each for row in epoch] for each in rows]
+    assert found(sink) == expected(flat[0], flat[1], (4 * S, 7 * S), "inner")
+
+
+def test_fewer_workers_where_there_is_little_to_do(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The degree of declustering falls while the query runs; groups of the worker that goes are joined elsewhere."""
+    monkeypatch.setattr(epochs_module, "allowance", lambda *_: 1e9)  # nobody is ever behind, however busy the machine
+    feeds = Feed(tmp_path / "left", key="bigint"), Feed(tmp_path / "right", key="bigint")
+    rows = [[[((e * 2 + i % 2) * S, i, e * 20 + i) for i in range(20)] for e in range(9)] for _ in feeds]
+    for feed, epochs in zip(feeds, rows, strict=True):
+        feed.add(*epochs)
+    left, right = (ab.stream(feed.stream(spark), time="at", watermark="10 s") for feed in feeds)
+    tuning = ab.JoinTuning(reorganise_every=1)
+    joined = left.join(right, on="key", within=("4 s", "7 s"), groups=6, tuning=tuning)
+    sink = ab.MemorySink()
+    query = joined.start(sink, checkpoint=tmp_path / "c", live=tmp_path / "live", trigger="100 milliseconds", workers=3)
+    query.processAllAvailable()
+    query.stop()
+    epochs = query.recentProgress
+    degrees = [epoch.operators[0].decisions["workers"] for epoch in epochs]
+    assert degrees[0] == 3 and degrees[-1] < 3 and degrees == sorted(degrees, reverse=True)
+    assert {len(epoch.operators[0].workers) for epoch in epochs} == set(degrees)
     flat = [[row for epoch in each for row in epoch] for each in rows]
     assert found(sink) == expected(flat[0], flat[1], (4 * S, 7 * S), "inner")
 

@@ -34,7 +34,8 @@ from anabranch.windows.ids import Stretch
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from anabranch.network.join import Joined, JoinPredicate, JoinTuning
+    from anabranch.network.join import JoinPredicate, JoinTuning
+    from anabranch.network.joined import Joined
     from anabranch.network.processing import Processed, Split
     from anabranch.network.windowed import Windowed
     from anabranch.operators.protocol import OperatorFactory
@@ -176,7 +177,7 @@ class Stream:
         The result has the keys `on`, then the other columns of each stream. Where a name is taken, the second stream's
         column gets the suffix, the third's `suffix` and "_3", and so on. `groups` and `tuning` are for `start()`.
         """
-        from anabranch.network.join import join
+        from anabranch.network.joined import join
 
         return join(
             (self, *others),

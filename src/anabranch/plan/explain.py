@@ -19,6 +19,7 @@ _SHOWN = {
     "Exchange", "HashAggregate", "SortAggregate", "ObjectHashAggregate", "MapInArrow", "PythonMapInArrow", "Generate",
     "Expand", "Window", "Sort", "Filter", "FileScan", "Scan", "BatchScan", "LocalTableScan", "Range", "Union",
     "StateStoreSave", "StateStoreRestore", "BroadcastHashJoin", "SortMergeJoin", "StreamingRelation",
+    "ShuffledHashJoin", "BroadcastNestedLoopJoin", "CartesianProduct", "StreamingSymmetricHashJoin",
 }  # fmt: skip
 
 

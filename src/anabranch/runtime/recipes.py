@@ -66,6 +66,8 @@ class Recipe:
         if not isinstance(node, JoinNode):
             return []
         tuning = node.tuning
+        # Where epoch follows epoch, all workers that there are make each of them shorter: none is too many.
+        decluster = tuning.decluster and settings.trigger_seconds is not None
         return [
             Rebalance(
                 self.step.name,
@@ -77,7 +79,7 @@ class Recipe:
                 reorganise_every=tuning.reorganise_every,
                 moves=tuning.moves,
                 rebalance=tuning.rebalance,
-                decluster=tuning.decluster,
+                decluster=decluster,
             )
         ]
 

@@ -1,0 +1,26 @@
+"""A controller that moves groups in every epoch, by nothing but their number: the same moves in every run."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from anabranch.runtime.progress import EpochProgress
+from anabranch.runtime.rebalancing import MEMORY, ROUTING, WORKERS, Rebalance
+
+
+class Wandering(Rebalance):
+    """Moves half of the groups or more in every epoch; with `live`, takes their live state: as if another machine."""
+
+    live: ClassVar[Path | None] = None
+
+    def decide(self, history: Sequence[EpochProgress], current: Mapping[str, Any]) -> Mapping[str, Any]:
+        turn = current.get(MEMORY, {}).get("turn", 0) + 1
+        routing = [(group + turn + group * turn // 3) % self.most_workers for group in range(self.groups)]
+        before = current.get(ROUTING) or routing
+        for group, worker in enumerate(routing):
+            if self.live is not None and worker != before[group]:
+                shutil.rmtree(self.live / self.operator / f"{group:05d}", ignore_errors=True)
+        return {ROUTING: routing, WORKERS: self.most_workers, MEMORY: {"turn": turn}}
