@@ -189,7 +189,7 @@ class Epoch:
             snapshot_every=context.settings.snapshot_every,
             outputs=targets if recipe.yields is None else None,
             yields=recipe.yields,
-            since=None if recipe.horizon is None else state.since,
+            since=None if recipe.horizon is None else state.since or 0,
             slots=plan["decisions"].get(SLOTS, 1),
             behind=state.waiting,
             allowance=self.plan.get("allowances", {}).get(step.name),

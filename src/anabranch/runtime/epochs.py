@@ -148,7 +148,8 @@ class EpochRunner:
             state.wait(epoch, outcome.active - outcome.waiting.keys(), outcome.waiting, outcome.watermark)
             horizon = self.context.recipes[step.name].horizon
             if horizon is not None:
-                reached = None if outcome.watermark is None else horizon(outcome.watermark)
+                # Groups that wait have not joined their rows yet: these may need partners that are past by now.
+                reached = None if state.delivered is None else horizon(state.delivered)
                 state.forget_log(epoch, outcome.latest, reached)
             state.decisions = run.plan["operators"][step.name]["decisions"]
             state.remember(epoch, outcome.progress)
@@ -164,7 +165,7 @@ class EpochRunner:
         for name, state in self.standing.operators.items():
             if state.active:
                 logged = self.context.recipes[name].horizon is not None
-                through = state.since - 1 if logged else min(state.snapshots.get(g, -1) for g in state.active)
+                through = (state.since or 0) - 1 if logged else min(state.snapshots.get(g, -1) for g in state.active)
                 # Twice as many as come in until the next time: what piled up goes bit by bit, and no epoch waits long.
                 snapshots = -(-len(state.active) // self.settings.snapshot_every)
                 most = 2 * FORGET_EVERY * (self.settings.workers + snapshots)

@@ -66,10 +66,12 @@ class OperatorState:
     decisions: dict[str, Any] = field(default_factory=dict)
     placed: dict[str, Any] | None = None
     """what was counted of placed keys in the last epoch: the next decision goes by it"""
-    since: int = 0
+    since: int | None = None
     """the first epoch whose blocks are needed, of an operator whose log is its state"""
     latest: dict[int, int | None] = field(default_factory=dict)
     """from then on the latest time of each epoch's rows"""
+    newest: int | None = None
+    """that of the last epoch"""
     waiting: dict[int, tuple[int, int]] = field(default_factory=dict)
     """groups whose blocks wait for their turn: the epoch that each was last run in, and the rows since"""
     passed: dict[int, int | None] = field(default_factory=dict)
@@ -87,23 +89,28 @@ class OperatorState:
 
     @property
     def delivered(self) -> int | None:
-        """The watermark of what was delivered: results of blocks that wait may be that old."""
-        oldest = min((reached for reached, rows in self.waiting.values() if rows), default=max(self.passed, default=-1))
+        """The watermark up to which everything was delivered.
+
+        Results of groups that wait for their turn may be that old: of their new rows, or of rows without a partner.
+        """
+        oldest = min((reached for reached, _ in self.waiting.values()), default=max(self.passed, default=-1))
         return self.passed.get(oldest)
 
     def forget_log(self, epoch: int, latest: int | None, horizon: int | None) -> None:
         """After an epoch with rows up to `latest`: epochs that have only rows before the horizon are needed no more."""
-        self.latest[epoch] = latest
+        self.latest[epoch] = self.newest = latest
         last = min((reached for reached, _ in self.waiting.values()), default=epoch)
-        while self.since <= last:
-            reaches = self.latest.get(self.since)
+        since = self.since or 0
+        while since <= last:
+            reaches = self.latest.get(since)
             if reaches is not None and (horizon is None or reaches >= horizon):
                 break
-            self.latest.pop(self.since, None)
-            self.since += 1
+            self.latest.pop(since, None)
+            since += 1
+        self.since = since
 
     def as_json(self) -> dict[str, Any]:
-        logged = {"since": self.since, "latest": self.latest[max(self.latest)]} if self.latest else {}
+        logged = {} if self.since is None else {"since": self.since, "latest": self.newest}
         waits: dict[str, Any] = {}
         if self.waiting:
             waits["waiting"] = {str(group): list(each) for group, each in sorted(self.waiting.items())}
@@ -127,7 +134,8 @@ class OperatorState:
             snapshots,
             known["decisions"],
             known.get("placed"),
-            known.get("since", 0),
+            known.get("since"),
+            newest=known.get("latest"),
             waiting={int(group): (each[0], each[1]) for group, each in known.get("waiting", {}).items()},
             passed={int(epoch): mark for epoch, mark in known.get("passed", {}).items()},
         )
@@ -167,12 +175,10 @@ class Standing:
             return cls(None, [None] * sources, {step.name: OperatorState() for step in network.steps}, heard)
         last, outcome = found
         operators = {name: OperatorState.from_json(known) for name, known in outcome["operators"].items()}
-        logs = {name: state for name, state in operators.items() if "since" in outcome["operators"][name]}
-        if logs:
-            for epoch, done in ledger.history(min(state.since for state in logs.values()), last):
-                for name, state in logs.items():
-                    if epoch >= state.since:
-                        state.latest[epoch] = done["operators"][name].get("latest")
+        for name, state in operators.items():
+            state.passed.setdefault(last, state.watermark)
+            for epoch, done in ledger.history(state.since, last) if state.since is not None else ():
+                state.latest[epoch] = done["operators"][name].get("latest")
         return cls(last, list(outcome["latest"]), operators, heard)
 
     def idle(self, after: float | None) -> list[int]:
