@@ -257,6 +257,7 @@ class _Bench:
             "rebalanced": [round(x, 2) for x in first.latencies],
             "not": [round(x, 2) for x in second.latencies],
         }
+        self.more["moved_in_epochs"] = list(first.moved)
         self._show_recovery(first, second)
 
     def _show_recovery(self, *found: Recovery) -> None:

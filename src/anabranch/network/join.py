@@ -49,8 +49,8 @@ class JoinTuning:
     """whether groups move from workers that are behind to those that are not"""
     reorganise_every: int = 10
     """distribution epochs of a reorganisation epoch"""
-    supplier: float = 0.5
-    """a worker whose buffer is fuller than this gives a group away"""
+    supplier: float = 0.1
+    """a worker whose buffer is fuller than this gives groups away; a buffer here holds one epoch, the paper's several"""
     consumer: float = 0.01
     """a worker whose buffer is emptier than this takes one"""
     moves: int = 15
