@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
@@ -70,6 +71,7 @@ def record(folder: Path, epochs: int, rows_per_epoch: int = ROWS_PER_EPOCH, seed
         }
     )
     pq.write_table(table, folder / "recording.parquet", row_group_size=rows_per_epoch // 2)
+    pq.write_table(table.filter(pc.field("alarm")).select(["at", "cell", "vehicle"]), folder / "alarms.parquet")
     traffic = Traffic(expressways=2, seconds=max(60, ROAD_SECONDS * epochs), seed=seed, peak_rate=500)
     write_trace(folder / "road", traffic, formats=("blocks",))
 
@@ -133,11 +135,24 @@ def placed(rows: ab.Stream) -> Any:
     return rows.window(size="4 s", slide="2 s").by("vehicle", workers=3).agg(speed=total)
 
 
-def joined(rows: ab.Stream) -> Any:
-    alarms = rows.filter("alarm").select("cell", "at", "vehicle")
-    near = rows.select("cell", "at", "vehicle", "speed")
+def joined(spark: SparkSession, recording: Path, output: Path, rows_per_epoch: int) -> list[Delivery]:
+    # From two sources, as many epochs of each.
+    per_epoch = {
+        "alarms": -(-pq.read_metadata(recording / "alarms.parquet").num_rows * rows_per_epoch // _rows(recording))
+    }
+    sides = []
+    for name in ("alarms", "recording"):
+        rows = ab.replay(
+            spark, recording / f"{name}.parquet", time="at", rows_per_epoch=per_epoch.get(name, rows_per_epoch)
+        )
+        sides.append(ab.stream(rows, time="at", watermark="1 s"))
     tuning = ab.JoinTuning(theta=2, block=16)
-    return alarms.join(near, on="cell", within=("200 ms", "300 ms"), how="left", groups=12, tuning=tuning)
+    near = sides[0].join(sides[1], on="cell", within=("200 ms", "300 ms"), how="left", groups=12, tuning=tuning)
+    return [near.to(ab.FileSink(output))]
+
+
+def _rows(recording: Path) -> int:
+    return int(pq.read_metadata(recording / "recording.parquet").num_rows)
 
 
 JOBS = ("aggregates", "split", "nested", "placed", "joined", "linearroad")
@@ -149,8 +164,10 @@ def deliveries(
     """What a job delivers, into that folder."""
     if name == "linearroad":
         return linearroad(spark, recording, output)
+    if name == "joined":
+        return joined(spark, recording, output, rows_per_epoch)
     source = ab.replay(spark, recording / "recording.parquet", time="at", rows_per_epoch=rows_per_epoch)
-    queries = {"aggregates": aggregates, "split": split, "nested": nested, "placed": placed, "joined": joined}
+    queries = {"aggregates": aggregates, "split": split, "nested": nested, "placed": placed}
     query = queries[name]
     return [query(ab.stream(source, time="at", watermark="1 s")).to(ab.FileSink(output))]
 

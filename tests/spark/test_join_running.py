@@ -112,17 +112,8 @@ def test_state_comes_from_the_log_where_there_is_none(
 ) -> None:
     left, right = streams(spark, sides)
 
-    class Forgetful:
-        """As if every epoch ran on another machine."""
-
-        def on_started(self, query: str, run: str) -> None: ...
-        def on_terminated(self, query: str, error: str | None) -> None: ...
-        def on_progress(self, progress: EpochProgress) -> None:
-            for stamp in (tmp_path / "live").rglob("stamp"):
-                stamp.unlink()
-
     joined = left.join(right, on="key", within=("4 s", "7 s"), how="full", groups=3)
-    sink, epochs = run(joined, tmp_path, listeners=[Forgetful()])
+    sink, epochs = run(joined, tmp_path, listeners=[Forgetful(tmp_path / "live")])
     assert found(sink) == expected(sides[2], sides[3], (4 * S, 7 * S), "full")
     assert sum(epoch.restored for epoch in epochs) > 3
     snapshots = list((tmp_path / "checkpoint" / "state" / "join-1" / "snapshots").iterdir())
@@ -204,6 +195,78 @@ def test_fewer_workers_where_there_is_little_to_do(
     assert {len(epoch.operators[0].workers) for epoch in epochs} == set(degrees)
     flat = [[row for epoch in each for row in epoch] for each in rows]
     assert found(sink) == expected(flat[0], flat[1], (4 * S, 7 * S), "inner")
+
+
+class Forgetful:
+    """A listener that takes all live state: as if every epoch ran on another machine."""
+
+    def __init__(self, live: Path) -> None:
+        self.live = live
+
+    def on_started(self, query: str, run: str) -> None: ...
+    def on_terminated(self, query: str, error: str | None) -> None: ...
+    def on_progress(self, progress: EpochProgress) -> None:
+        for stamp in self.live.rglob("stamp"):
+            stamp.unlink()
+
+
+@pytest.mark.slow
+def test_what_waits_for_its_turn_survives_the_loss_of_all_state(spark: SparkSession, tmp_path: Path) -> None:
+    """Sub-groups, an outer join, windows over its results, and no live state after any epoch."""
+    feeds = Feed(tmp_path / "left"), Feed(tmp_path / "right")
+    rows = [random_epochs(seed, epochs=9, span=6) for seed in (5, 6)]
+    for feed, epochs in zip(feeds, rows, strict=True):
+        feed.add(*epochs)
+    counts = []
+    for slots in (1, 3):
+        folder, sink = tmp_path / str(slots), ab.MemorySink()
+        left, right = (ab.stream(feed.stream(spark), time="at", watermark="6 s") for feed in feeds)
+        tuning = ab.JoinTuning(slots=slots, rebalance=False)
+        joined = left.join(right, on="key", within=("4 s", "7 s"), how="full", groups=5, tuning=tuning)
+        windows = joined.window(size="10 s").agg(pairs=ab.count(), least=ab.min("value"))
+        listeners = [Forgetful(folder / "live")]
+        places: dict[str, Any] = {"checkpoint": folder / "c", "live": folder / "live", "listeners": listeners}
+        query = windows.start(sink, trigger="100 milliseconds", workers=3, **places)
+        query.processAllAvailable()
+        query.stop()
+        for feed in feeds:  # what waits is delivered by a run without slots
+            feed.add([(2_000 * S + slots, "end", -1)])
+        left, right = (ab.stream(feed.stream(spark), time="at", watermark="6 s") for feed in feeds)
+        again = left.join(right, on="key", within=("4 s", "7 s"), how="full", groups=5)
+        last = again.window(size="10 s").agg(pairs=ab.count(), least=ab.min("value"))
+        last.start(sink, trigger="available-now", workers=3, **places).awaitTermination()
+        found_rows = [row for _, table in sorted(sink.epochs.items()) for row in table.to_pylist()]
+        counts.append(sorted((row["window"]["start"], row["pairs"], row["least"]) for row in found_rows))
+        assert sum(epoch.late for epoch in query.recentProgress) == 0
+    flat = [[row for epoch in each for row in epoch if row[1] != "end"] for each in rows]
+    early = [each for each in counts[0] if each[0].year == 1970 and each[0].timestamp() < 500]
+    assert sum(pairs for _, pairs, _ in early) == len(expected(flat[0], flat[1], (4 * S, 7 * S), "full"))
+    assert [each for each in counts[1] if each[0].timestamp() < 500] == early
+
+
+def test_a_join_of_a_join_with_a_third_source(spark: SparkSession, sides: Any, tmp_path: Path) -> None:
+    left, right = streams(spark, sides)
+    third = Feed(tmp_path / "third")
+    third.add(*random_epochs(9))
+    news = ab.stream(third.stream(spark), time="at", watermark="10 s").with_columns({"news": F.col("value")})
+    pairs = left.join(right, on="key", within=("1 s", "2 s"), groups=3).as_stream()
+    wider = pairs.join(news.select("key", "news"), on="key", within=("1 s", "0 s"), suffix="_news", groups=3)
+    sink = ab.MemorySink()
+    wider.start(
+        sink, checkpoint=tmp_path / "c", live=tmp_path / "live", trigger="available-now", workers=2
+    ).awaitTermination()
+    rows = [row for table in sink.epochs.values() for row in table.to_pylist() if row["value"] != -1]
+    got = sorted((row["value"], row["value_right"], row["news"]) for row in rows)
+    others = [row for epoch in random_epochs(9) for row in epoch if row[1] != "end"]
+    wanted = [
+        (a[2], b[2], c[2])
+        for a in sides[2]
+        for b in sides[3]
+        if near(a, b, (1 * S, 2 * S))
+        for c in others
+        if c[1] == a[1] and max(a[0], b[0]) <= c[0] <= max(a[0], b[0]) + S
+    ]
+    assert got == sorted(wanted)
 
 
 def below(rows: Any) -> Any:

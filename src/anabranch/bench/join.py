@@ -23,7 +23,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ from rich.table import Table
 import anabranch as ab
 from anabranch.bench import join_ticks
 from anabranch.bench.join_recovery import BOUND, Recovery, recover
-from anabranch.bench.join_runs import STORES, Trial, Workload, ours, recorded, sparks
+from anabranch.bench.join_runs import STORES, Trial, Workload, bounded, joined, ours, recorded, sparks
 from anabranch.bench.join_streams import SCHEMA, JoinStream
 from anabranch.bench.report import Measured, best_of, drain, print_json, progress, show, show_ratios
 from anabranch.bench.windows import ResultsDifferError
@@ -81,9 +81,9 @@ FULL = Scale(
     window=600,
     epochs=8,
     few=(25_000, 50_000, 75_000, 100_000),
-    few_spark=(1_000, 2_000, 3_000, 4_000, 6_000, 8_000, 12_000),
+    few_spark=(1_000, 2_000, 3_000, 4_000, 6_000, 8_000, 12_000, 16_000),
     paper=(10_000, 15_000, 20_000, 25_000, 30_000),
-    paper_spark=(500, 1_000, 1_500, 2_000, 3_000, 4_000, 6_000),
+    paper_spark=(500, 1_000, 1_500, 2_000, 3_000, 4_000, 6_000, 8_000),
     slow_rate=20_000,
     slow_window=120,
     slow_epochs=20,
@@ -119,8 +119,9 @@ def run(*, quick: bool, as_json: bool, console: Console, parts: Sequence[str] = 
         shutil.rmtree(folder, ignore_errors=True)
     show_ratios(console, bench.figures, {} if quick else GOALS, {} if quick else LIMITS)
     if as_json:
-        plain = {name: value if math.isfinite(value) else -1.0 for name, value in bench.figures.items()}
-        print_json(plain, bench.tables, quick=quick, trials=[t.as_json() for t in bench.trials], **bench.more)
+        finite = {name: value for name, value in bench.figures.items() if math.isfinite(value)}
+        more = {**dict.fromkeys(bench.figures.keys() - finite.keys()), **bench.more}
+        print_json(finite, bench.tables, quick=quick, trials=[t.as_json() for t in bench.trials], **more)
     return bench.figures
 
 
@@ -158,6 +159,8 @@ class _Bench:
         best, peer = self._both(
             Workload("few matches", None, self.scale.window), self.scale.few, self.scale.few_spark, bar
         )
+        with recorded(self.folder, workload, min(self.scale.few), self.scale.epochs) as recording:
+            self.trials.append(ours(self.spark, recording, self.folder / "rows", rows=True))
         self.figures["sustained_rate"] = best.rate
         self.figures["rate_vs_spark"] = best.rate / peer.rate if peer.rate else math.inf
         if best.window_bytes:
@@ -167,7 +170,9 @@ class _Bench:
         workload = Workload("the paper's", 0.7, self.scale.window)
         best, peer = self._both(workload, self.scale.paper, self.scale.paper_spark, bar)
         self.figures["sustained_rate_paper"] = best.rate
-        self.figures["pairs_vs_spark"] = best.pairs / peer.pairs if peer.pairs else math.inf
+        self.figures["pairs_vs_spark"] = (
+            workload.pairs(best.rate) / workload.pairs(peer.rate) if peer.rate else math.inf
+        )
 
     def _both(
         self, workload: Workload, rates: Sequence[float], peers: Sequence[float], bar: Progress
@@ -180,12 +185,39 @@ class _Bench:
             with recorded(self.folder, workload, rate, self.scale.epochs) as recording:
                 return sparks(self.spark, recording, self.folder / "spark", store)
 
+        self._check_answers(workload)
         best = self._highest(f"{workload.name}: ours", rates, try_ours, bar)
         # Its best state store, by a trial at a rate that both should sustain.
         stores = [try_spark(peers[0], store) for store in STORES]
         self.trials += stores
         store = min(zip(stores, STORES, strict=True), key=lambda pair: pair[0].mean)[1]
-        return best, self._highest(f"{workload.name}: Spark", peers, lambda rate: try_spark(rate, store), bar)
+        peer = self._highest(f"{workload.name}: Spark", peers, lambda rate: try_spark(rate, store), bar)
+        if peer.rate == max(peers):
+            self.more[f"{workload.name}: Spark"] = "sustains all rates that were tried: the ratio may be too high"
+        return best, peer
+
+    def _check_answers(self, workload: Workload) -> None:
+        """Our pairs of half a minute are those of a bounded join by Spark."""
+        short = replace(workload, window=10)
+        with recorded(self.folder, short, 500, 2) as recording:
+            tables = {}
+            for rows in (False, True):
+                sink, folder = ab.MemorySink(), self.folder / "answers"
+                joined(self.spark, recording, 2, rows=rows).start(
+                    sink, checkpoint=folder / "c", live=folder / "live", trigger="available-now", workers=2
+                ).awaitTermination()
+                shutil.rmtree(folder)
+                pairs = pa.concat_tables(sink.epochs.values()).select(["key", "t", "t_right", "p2", "p2_right"])
+                tables[rows] = pairs.sort_by([(name, "ascending") for name in pairs.schema.names])
+            wanted = bounded(self.spark, recording).toArrow().cast(tables[False].schema)
+            wanted = wanted.sort_by([(name, "ascending") for name in wanted.schema.names])
+        for rows, pairs in tables.items():
+            if not pairs.equals(wanted):
+                raise ResultsDifferError(
+                    f"{workload.name}: {pairs.num_rows:,} pairs from {'rows' if rows else 'blocks'}, and Spark has "
+                    f"{wanted.num_rows:,}, or others",
+                    hint="this is a bug: please report it",
+                )
 
     def _highest(self, what: str, rates: Sequence[float], attempt: Callable[[float], Trial], bar: Progress) -> Trial:
         """The highest rate that is sustained, by bisection; a trial at rate 0 if none is."""
@@ -251,8 +283,10 @@ class _Bench:
             second = recover(
                 self.spark, recording, self.folder / "slow", rebalance=False, pace=first.pace, epochs=scale.slow_epochs
             )
-        self.figures["recovery_epochs"] = first.epochs
-        self.more["recovers_without_rebalancing"] = math.isfinite(second.epochs)
+        # If it recovers by itself, the worker was not slow enough to show anything.
+        alone = math.isfinite(second.epochs)
+        self.figures["recovery_epochs"] = math.nan if alone else first.epochs
+        self.more["recovers_without_rebalancing"] = alone
         self.more["latencies"] = {
             "rebalanced": [round(x, 2) for x in first.latencies],
             "not": [round(x, 2) for x in second.latencies],

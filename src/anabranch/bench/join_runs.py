@@ -29,7 +29,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import anabranch as ab
-from anabranch.bench.join_streams import JoinStream, matches
+from anabranch.bench.join_streams import SECOND, JoinStream, matches
 from anabranch.io.blocks import schema_of, write_blocks
 
 EPOCH = 2
@@ -295,3 +295,13 @@ def _native(spark: SparkSession, recording: Recording) -> DataFrame:
     window = f"INTERVAL {recording.workload.window} SECONDS"
     near = F.expr(f"key0 = key1 AND t1 >= t0 - {window} AND t1 <= t0 + {window}")
     return sides[0].join(sides[1], near)
+
+
+def bounded(spark: SparkSession, recording: Recording) -> DataFrame:
+    """The pairs of a whole recording, by Spark's join of bounded DataFrames; some columns, which tell them apart."""
+    left, right = (spark.read.parquet(str(recording.files(side))) for side in range(2))
+    right = right.select(*(F.col(name).alias(f"{name}_right") for name in right.columns))
+    apart = F.abs(F.unix_micros("t") - F.unix_micros("t_right")) <= recording.workload.window * SECOND
+    return left.join(right, (F.col("key") == F.col("key_right")) & apart).select(
+        "key", "t", "t_right", "p2", "p2_right"
+    )

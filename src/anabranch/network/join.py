@@ -44,13 +44,13 @@ class JoinTuning:
     probe: str = "hashed"
     """how a tuple finds its partners: "hashed", or "nested" loops over the blocks, as in the paper"""
     slots: int = 1
-    """n_g: sub-groups of workers that are served one after the other within an epoch"""
+    """n_g: sub-groups of workers, whose turn comes in one of so many epochs of the trigger"""
     rebalance: bool = True
     """whether groups move from workers that are behind to those that are not"""
     reorganise_every: int = 10
     """distribution epochs of a reorganisation epoch"""
     supplier: float = 0.1
-    """a worker whose buffer is fuller than this gives groups away; a buffer here holds one epoch, the paper's several"""
+    """a worker that had a larger share of its rows left when its time was up gives groups away"""
     consumer: float = 0.01
     """a worker whose buffer is emptier than this takes one"""
     moves: int = 15

@@ -20,15 +20,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from anabranch.errors import OperatorError, StreamingError
+from anabranch.errors import StreamingError
 from anabranch.network.columns import MICROS, TimeKind, floordiv, quoted
+from anabranch.operators.join.predicate import mask_of
 from anabranch.plan.explain import spark_plan
 from anabranch.windows import describe
 
@@ -66,21 +66,7 @@ class Satisfied:
             yield self.of(batch)
 
     def of(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        return rows.filter(_mask(self.predicate(rows), rows.num_rows)) if rows.num_rows else rows
-
-
-def _mask(answer: Any, rows: int) -> pa.Array:
-    """The answer of the user's function, checked. A null means no, as in SQL."""
-    if isinstance(answer, pa.ChunkedArray):
-        answer = answer.combine_chunks()
-    mask = answer if isinstance(answer, pa.Array) else pa.array(np.asarray(answer).ravel())
-    if len(mask) != rows or not pa.types.is_boolean(mask.type):
-        raise OperatorError(
-            f"the where function gave {len(mask)} answers of type {mask.type} for {rows} rows; the wrong ones would be "
-            "kept",
-            hint="return one bool per row: it gets a whole record batch and answers with an array",
-        )
-    return mask.fill_null(False)
+        return rows.filter(pa.array(mask_of(self.predicate(rows), rows.num_rows))) if rows.num_rows else rows
 
 
 # --- bounded --------------------------------------------------------------------------------------------------------

@@ -44,6 +44,8 @@ from anabranch.windows import Window
 
 SLACK = 0.25
 """hysteresis: a setting is lowered only to what a rate higher by this would need"""
+HISTORY = 50
+"""epochs that controllers see"""
 RECENT = 8
 """epochs that costs and rates are taken from"""
 HEADROOM = 0.1

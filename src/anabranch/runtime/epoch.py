@@ -313,7 +313,7 @@ def _outcome(
     )
     if isinstance(step.node, JoinNode) and (nowhere := sum(splitter.omitted for splitter in splitters)):
         # Their rows were left out by the splitters, and no operator saw them.
-        progress = replace(progress, metrics={**progress.metrics, NULL_KEYS: nowhere})
+        progress = replace(progress, metrics=Counter(progress.metrics) + Counter({NULL_KEYS: nowhere}))
     return Outcome(
         progress,
         workers[0]["watermark"],

@@ -17,7 +17,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from anabranch.errors import CheckpointError
-from anabranch.runtime.controllers import PLACEMENT, KeyPlacement, decide_all
+from anabranch.runtime.controllers import HISTORY, PLACEMENT, KeyPlacement, decide_all
 from anabranch.runtime.epoch import Epoch, Outcome
 from anabranch.runtime.plan import Network
 from anabranch.runtime.progress import EpochProgress, allowance
@@ -32,8 +32,6 @@ KEPT_EPOCHS = 100
 """Ledger entries that are kept beyond those that a restore needs: a record of what was decided."""
 FORGET_EVERY = 5
 """Epochs between two cleanings of the store."""
-HISTORY = 50
-"""Epochs that controllers see."""
 
 
 class EpochRunner:

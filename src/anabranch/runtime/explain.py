@@ -99,7 +99,7 @@ def _routing_table(node: JoinNode, measured: OperatorProgress | None, settings: 
     for worker in measured.workers:
         lines.append(
             f"worker {worker.worker:<5}{worker.groups} groups, {worker.rows:,} rows in {worker.seconds:.2f} s, buffer "
-            f"{worker.occupancy:.0%} full, {worker.state_bytes:,} bytes of windows"
+            f"{worker.occupancy or 0:.0%} full, {worker.state_bytes:,} bytes of windows"
         )
     return lines
 

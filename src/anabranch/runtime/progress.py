@@ -22,14 +22,15 @@ computes them anew and skips keys that it does not know, so a file of a later re
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-ABOVE_MEAN = 0.25
-"""how much longer than the mean a worker may take where there is no interval to keep"""
+ABOVE = 0.25
+"""how much longer than most others a worker may take where there is no interval to keep"""
 LEAST_LEFT = 0.1
 """share of an interval that is left to the workers whatever else takes time"""
 
@@ -62,8 +63,9 @@ class WorkerMeasure:
     """to log blocks, write snapshots and mark the live state"""
     write_seconds: float = 0.0
     """to write the outputs"""
-    occupancy: float = 0.0
-    """mean share of its buffer that was handed over and not yet joined when the distribution epoch ended (paper 2)"""
+    occupancy: float | None = 0.0
+    """share of what it was handed that it had not joined when its part of the distribution epoch was over (paper 2);
+    None where it was not its turn"""
     group_seconds: tuple[tuple[int, float], ...] = ()
     """(partition-group, busy seconds), where an operator can tell its groups apart; not in JSON"""
     began: float = 0.0
@@ -312,7 +314,7 @@ def allowance(
 
     What the trigger's interval leaves after all that is not the workers' own (reading, splitting, other operators),
     shared by those that have to take turns on the same cores. Where epoch follows epoch there is no interval to keep,
-    and a worker should take about as long as the others do.
+    and a worker should take about as long as most others do.
     """
     last = history[-1] if history else None
     measured = last.operator(operator) if last is not None else None
@@ -323,7 +325,7 @@ def allowance(
     if not busy:
         return None
     if trigger_seconds is None:
-        return (1.0 + ABOVE_MEAN) * busy / len(ran)
+        return (1.0 + ABOVE) * statistics.median_low(worker.seconds for worker in ran)
     span = max(w.began + w.seconds for w in ran) - min(w.began for w in ran)
     at_once = max(1.0, busy / span) if span > 0 else 1.0
     left = max(LEAST_LEFT * trigger_seconds, trigger_seconds - max(0.0, last.seconds - span))

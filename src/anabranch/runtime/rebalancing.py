@@ -37,7 +37,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar
 
 from anabranch.errors import InvalidArgumentError
-from anabranch.runtime.controllers import SLACK, register
+from anabranch.runtime.controllers import HISTORY, SLACK, register
 from anabranch.runtime.progress import EpochProgress, OperatorProgress
 
 ROUTING, WORKERS, MEMORY = "routing", "workers", "rebalancing"
@@ -164,6 +164,8 @@ class Rebalance:
     """without it groups move only when the degree changes"""
     decluster: bool = True
     """without it the degree is always `most_workers`"""
+    slots: int = 1
+    """n_g: a worker's turn comes in one of so many epochs, in which it does the work of all of them"""
     name: ClassVar[str] = "rebalance"
 
     def __post_init__(self) -> None:
@@ -225,17 +227,19 @@ class Rebalance:
             and (operator := epoch.operator(self.operator)) is not None
         ]
         seconds = sum(epoch.interval for epoch, _ in measured)
-        if len(measured) < ENOUGH * self.reorganise_every or seconds <= 0:
+        if len(measured) < ENOUGH * min(self.reorganise_every, HISTORY) or seconds <= 0:
             return None
-        occupancy, weights, busy = [0.0] * workers, [0.0] * self.groups, 0.0
+        found: list[list[float]] = [[] for _ in range(workers)]
+        weights, busy = [0.0] * self.groups, 0.0
         for _, operator in measured:
             for worker in operator.workers:
-                if worker.worker < workers:
-                    occupancy[worker.worker] += worker.occupancy / len(measured)
+                if worker.worker < workers and worker.occupancy is not None:
+                    found[worker.worker].append(worker.occupancy)
                 busy += worker.seconds / seconds
             for group, spent in _group_seconds(operator, routing):
                 weights[group] += spent / seconds
-        return _Loads(tuple(occupancy), tuple(weights), busy)
+        occupancy = tuple(sum(each) / len(each) if each else 0.0 for each in found)
+        return _Loads(occupancy, tuple(weights), busy)
 
     def _reorganise(self, workers: int, routing: list[int], memory: _Memory, loads: _Loads) -> dict[str, Any]:
         f = loads.occupancy
@@ -283,13 +287,18 @@ class Rebalance:
         told = [_told(table.moved, table.routing)] if table.moved else []
         return {"why:routing": "; ".join([*told, *kept])}
 
+    @property
+    def _safe(self) -> float:
+        """Busy seconds per second and worker that leave room: its turn is a part of the time only."""
+        return SAFE / self.slots
+
     def _without_last(self, workers: int, routing: Sequence[int], memory: _Memory, loads: _Loads) -> _Table | None:
         """The table with the last worker's groups dealt to the others; None if they cannot take them, or not yet.
 
         It is always the last one, since workers are numbered without gaps.
         """
         others = range(workers - 1)
-        if not others or memory.quiet < QUIET or loads.busy > SAFE * len(others):
+        if not others or memory.quiet < QUIET or loads.busy > self._safe * len(others):
             return None
         if memory.raised is not None:
             turn, load = memory.raised

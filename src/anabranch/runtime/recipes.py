@@ -80,6 +80,7 @@ class Recipe:
                 moves=tuning.moves,
                 rebalance=tuning.rebalance,
                 decluster=decluster,
+                slots=self.fixed[SLOTS],
             )
         ]
 

@@ -6,6 +6,8 @@ import os
 import re
 from dataclasses import dataclass
 
+from pyspark.sql import SparkSession
+
 from anabranch.errors import InvalidArgumentError
 from anabranch.windows import Duration, micros
 
@@ -71,9 +73,11 @@ def byte_count(value: int | str, what: str) -> int:
     return value
 
 
-def most_memory() -> int | None:
-    """What live state may take of this machine's memory; None where the system does not tell."""
+def most_memory(session: SparkSession, workers: int) -> int | None:
+    """What the live state of a worker may take of the machine's memory; None where the system does not tell."""
     try:
-        return round(MEMORY_SHARE * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+        all_of_it = MEMORY_SHARE * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError, AttributeError):
         return None
+    local = str(session.conf.get("spark.master", "")).startswith("local")
+    return round(all_of_it / workers if local else all_of_it)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from anabranch.errors import OperatorError
 from anabranch.network.nodes import JoinNode, Node
 from anabranch.network.parts import Source
 from anabranch.runtime.plan import Network
@@ -93,26 +94,37 @@ class BatchRows:
 
 @dataclass(frozen=True)
 class BySource:
-    """A task over tagged rows: those of each source go to the function for it.
+    """A task over tagged rows: those of each source go to the function for it; other sources are not for this operator.
 
-    A union has the tasks of one input after those of the other, so a task has the rows of one source only.
+    A task nearly always has the rows of one source: a union has the tasks of one input after those of the other. Spark
+    may put both into one where all rows are in one partition anyway; then what is not the first source's waits.
     """
 
     functions: Mapping[int, Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        done: set[int] = set()
-        filled = (batch for batch in batches if batch.num_rows)
-        for tag, of_one in groupby(filled, key=lambda batch: int(batch.column(_TAG)[0].as_py())):
-            if tag in done:
-                raise OperatorError(
-                    f"rows of source {tag} come after those of another: a splitter would count its blocks twice",
-                    hint="this is a bug: please report it",
-                )
-            done.add(tag)
-            yield from self.functions[tag](_untagged(batch, tag) for batch in of_one)
+        found = ((tag, rows) for batch in batches for tag, rows in _by_tag(batch) if tag in self.functions)
+        first = next(found, None)
+        if first is None:
+            return
+        others: dict[int, list[pa.RecordBatch]] = defaultdict(list)
+
+        def of_the_first() -> Iterator[pa.RecordBatch]:
+            for tag, rows in chain([first], found):
+                if tag == first[0]:
+                    yield rows
+                else:
+                    others[tag].append(rows)
+
+        yield from self.functions[first[0]](of_the_first())
+        for tag, rows in sorted(others.items()):
+            yield from self.functions[tag](iter(rows))
 
 
-def _untagged(batch: pa.RecordBatch, tag: int) -> pa.RecordBatch:
-    rows = batch.column(f"{_ROW}{tag}")
-    return pa.RecordBatch.from_arrays(rows.flatten(), names=[field.name for field in rows.type])
+def _by_tag(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+    tags = batch.column(_TAG)
+    for tag in pc.unique(tags).to_pylist():
+        rows = batch.column(f"{_ROW}{tag}")
+        if pc.any(pc.not_equal(tags, tag)).as_py():
+            rows = rows.filter(pc.equal(tags, tag))
+        yield tag, pa.RecordBatch.from_arrays(rows.flatten(), names=[field.name for field in rows.type])

@@ -57,7 +57,8 @@ def start(
             or a pyarrow file system and a path in it.
         live: local folder for the live state; a temporary one, the same for all runs of this checkpoint, unless given.
         memory_limit: how much live state a worker may hold, in bytes or as text ("4 GB"), before the query ends with an
-            error that says what to do; three quarters of the machine's memory unless given.
+            error that says what to do. Unless given: three quarters of the machine's memory, shared by all workers of a
+            local session; on a cluster nobody knows how many workers a machine has.
     """
     for each in deliveries:
         if not isinstance(each, Delivery):
@@ -85,7 +86,7 @@ def start(
         snapshot_every,
         None if idle is None else micros(idle, "idle") / 1e6,
         str(folder / unique),
-        most_memory() if memory_limit is None else byte_count(memory_limit, "memory_limit"),
+        most_memory(session, workers) if memory_limit is None else byte_count(memory_limit, "memory_limit"),
     )
     runner = EpochRunner(network, settings, Checkpoint(own, unique), session)
     query = EpochQuery(runner, name, listeners)

@@ -115,7 +115,7 @@ class _Measured:
     began: float = 0.0
     """by the clock: which workers ran at the same time"""
     buffered: int = 0
-    occupancy: float = 0.0
+    occupancy: float | None = None
     state_bytes: int = 0
     rebuilt: int = 0
     open_seconds: float = 0.0
@@ -173,7 +173,8 @@ class _Worker:
             report["outputs"] = {name: each.as_json() for name, each in files.items()}
         measured = self.measured
         measured.buffered = sum(came.values()) + sum(task.behind[g][1] for g in mine if g in task.behind)
-        measured.occupancy = 1.0 - joined_in_time / measured.rows if turn and measured.rows else 0.0
+        if turn:
+            measured.occupancy = 1.0 - joined_in_time / measured.rows if measured.rows else 0.0
         measured.seconds = time.perf_counter() - began
         measured.groups, measured.rebuilt = len(mine), self.groups.rebuilt
         yield self._report({**report, "marks": marks if self.number == 0 else [], "measured": vars(measured)})

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from anabranch.io.blocks import micros_of
 from anabranch.operators.join.index import CHUNK, Index
 from anabranch.operators.join.layout import Ints, mixed
+from anabranch.operators.join.predicate import mask_of
 from anabranch.operators.join.probing import Probing
 from anabranch.operators.join.rows import Rows
 from anabranch.operators.join.settings import JoinSettings
@@ -132,7 +133,7 @@ class JoinOperator(Operator):
         if self._settings.where is None or not len(numbers[0]):
             return None, numbers
         batch = self._composites(numbers)
-        accepted = _as_mask(self._settings.where(batch))
+        accepted = mask_of(self._settings.where(batch), batch.num_rows)
         if accepted.all():
             return batch, numbers
         return batch.filter(pa.array(accepted)), _kept(numbers, accepted)
@@ -194,13 +195,6 @@ def _equal(a: pa.Array, b: pa.Array) -> NDArray[np.bool_]:
     if pa.types.is_floating(a.type):
         same = pc.or_(same, pc.and_(pc.is_nan(a), pc.is_nan(b)))
     return same.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
-
-
-def _as_mask(answer: object) -> NDArray[np.bool_]:
-    """What `where` answered, null as false."""
-    if isinstance(answer, (pa.Array, pa.ChunkedArray)):
-        answer = answer.fill_null(False)
-    return np.asarray(answer).astype(np.bool_)
 
 
 def _kept(numbers: Sequence[Ints], mask: NDArray[np.bool_]) -> list[Ints]:

@@ -57,6 +57,9 @@ def plain(array: pa.Array, kind: pa.DataType) -> pa.Array:
         return plain(array.storage, kind)
     if pa.types.is_run_end_encoded(array.type):
         return plain(pa.compute.run_end_decode(array), kind)
+    if pa.types.is_timestamp(array.type) and pa.types.is_timestamp(kind) and array.type.unit == "ns":
+        # Rounded down, as times are everywhere: a cast would refuse what is finer, or round towards 1970.
+        array = pa.compute.floor_temporal(array, unit="microsecond")
     return array.cast(kind)
 
 
