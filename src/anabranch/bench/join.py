@@ -156,9 +156,8 @@ class _Bench:
     # --- how many tuples a second -----------------------------------------------------------------------------------
 
     def few(self, bar: Progress) -> None:
-        best, peer = self._both(
-            Workload("few matches", None, self.scale.window), self.scale.few, self.scale.few_spark, bar
-        )
+        workload = Workload("few matches", None, self.scale.window)
+        best, peer = self._both(workload, self.scale.few, self.scale.few_spark, bar)
         with recorded(self.folder, workload, min(self.scale.few), self.scale.epochs) as recording:
             self.trials.append(ours(self.spark, recording, self.folder / "rows", rows=True))
         self.figures["sustained_rate"] = best.rate
