@@ -15,13 +15,10 @@ list, so a figure is the highest of the list that is sustained. Answers are comp
 
 from __future__ import annotations
 
-import gc
 import math
 import shutil
-import statistics
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -37,13 +34,11 @@ import anabranch as ab
 from anabranch.bench import join_ticks
 from anabranch.bench.join_recovery import BOUND, Recovery, recover
 from anabranch.bench.join_runs import STORES, Trial, Workload, bounded, joined, ours, recorded, sparks
-from anabranch.bench.join_streams import SCHEMA, JoinStream
+from anabranch.bench.join_tuning import cpu_per_tuple
 from anabranch.bench.report import Measured, best_of, drain, print_json, progress, show, show_ratios
 from anabranch.bench.windows import ResultsDifferError
 from anabranch.bench.workloads import shared_data
 from anabranch.embedded import local_session
-from anabranch.operators.join import JoinOperator, JoinSettings
-from anabranch.operators.state import MemoryState
 
 GOALS = {
     "sustained_rate": 50_000.0,
@@ -55,7 +50,6 @@ GOALS = {
 }
 LIMITS = {"recovery_epochs": 2.0, "memory_ratio": 2.0}
 
-GROUPS = 60
 _MILLI = 1_000
 
 
@@ -359,38 +353,3 @@ class _Bench:
             raise ResultsDifferError(
                 f"{name}: {pairs:,} pairs, and binary search counts {wanted:,}", hint="this is a bug: please report it"
             )
-
-
-def cpu_per_tuple(rate: float, window: int, *, probe: str, fine_tuning: bool, epochs: int = 3) -> float:
-    """CPU seconds per tuple of one group's operator, with its part of the windows full; epochs of two seconds."""
-    kind = pa.schema([(name, pa.int64()) for name in SCHEMA.names])
-    names = tuple(tuple((n, f"{n}{side}") for n in kind.names if n != "key") for side in range(2))
-    result = pa.schema([("key", pa.int64()), *((to, pa.int64()) for side in names for _, to in side)])
-    settings = JoinSettings(
-        within=(window * 1_000_000,) * 2,
-        keys=("key",),
-        times=("t", "t"),
-        inputs=(kind, kind),
-        columns=names,
-        schema=result,
-        probe=probe,
-        fine_tuning=fine_tuning,
-    )
-    operator = JoinOperator(settings)
-    operator.metrics = Counter()
-    operator.open(MemoryState())
-    streams = [JoinStream(rate / GROUPS, side, 0.7) for side in range(2)]
-    for side, stream in enumerate(streams):
-        operator.absorb(stream.seconds(0, window).combine_chunks().to_batches()[0], side)
-    taken = []
-    for epoch in range(epochs + 1):
-        blocks = [s.seconds(window + 2 * epoch, 2).combine_chunks().to_batches()[0] for s in streams]
-        gc.collect()
-        began = time.process_time()
-        for side, block in enumerate(blocks):
-            for _ in operator.process(block, side):
-                pass
-        for _ in operator.on_watermark((window + 2 * epoch + 2) * 1_000_000):
-            pass
-        taken.append((time.process_time() - began) / max(1, sum(block.num_rows for block in blocks)))
-    return float(statistics.median(taken[1:]))  # the first one compiles
