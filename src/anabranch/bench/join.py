@@ -59,6 +59,8 @@ class Scale:
 
     window: int
     epochs: int
+    rows: float
+    """rate of our trial that reads rows from files, as Spark does"""
     few: tuple[float, ...]
     few_spark: tuple[float, ...]
     paper: tuple[float, ...]
@@ -74,7 +76,8 @@ class Scale:
 FULL = Scale(
     window=600,
     epochs=8,
-    few=(25_000, 50_000, 75_000, 100_000),
+    rows=10_000,
+    few=(50_000, 75_000, 100_000),
     few_spark=(1_000, 2_000, 3_000, 4_000, 6_000, 8_000, 12_000, 16_000),
     paper=(10_000, 15_000, 20_000, 25_000, 30_000),
     paper_spark=(500, 1_000, 1_500, 2_000, 3_000, 4_000, 6_000, 8_000),
@@ -88,6 +91,7 @@ FULL = Scale(
 QUICK = Scale(
     window=30,
     epochs=3,
+    rows=1_000,
     few=(2_000,),
     few_spark=(1_000,),
     paper=(2_000,),
@@ -152,8 +156,8 @@ class _Bench:
     def few(self, bar: Progress) -> None:
         workload = Workload("few matches", None, self.scale.window)
         best, peer = self._both(workload, self.scale.few, self.scale.few_spark, bar)
-        with recorded(self.folder, workload, min(self.scale.few), self.scale.epochs) as recording:
-            self.trials.append(ours(self.spark, recording, self.folder / "rows", rows=True))
+        with recorded(self.folder, workload, self.scale.rows, self.scale.epochs) as recording:
+            self._note(ours(self.spark, recording, self.folder / "rows", rows=True), bar)
         self.figures["sustained_rate"] = best.rate
         self.figures["rate_vs_spark"] = best.rate / peer.rate if peer.rate else math.inf
         if best.window_bytes:
@@ -182,7 +186,8 @@ class _Bench:
         best = self._highest(f"{workload.name}: ours", rates, try_ours, bar)
         # Its best state store, by a trial at a rate that both should sustain.
         stores = [try_spark(peers[0], store) for store in STORES]
-        self.trials += stores
+        for trial in stores:
+            self._note(trial, bar)
         store = min(zip(stores, STORES, strict=True), key=lambda pair: pair[0].mean)[1]
         peer = self._highest(f"{workload.name}: Spark", peers, lambda rate: try_spark(rate, store), bar)
         if peer.rate == max(peers):
@@ -220,7 +225,7 @@ class _Bench:
         while low < high:
             middle = (low + high) // 2
             trial = attempt(rates[middle])
-            self.trials.append(trial)
+            self._note(trial, bar)
             bar.advance(task)
             if trial.sustained:
                 best, low = trial, middle + 1
@@ -228,6 +233,15 @@ class _Bench:
                 high = middle
         bar.remove_task(task)
         return best
+
+    def _note(self, trial: Trial, bar: Progress) -> None:
+        """Keep a trial, and tell it at once: the next may take minutes."""
+        self.trials.append(trial)
+        kept = "sustained" if trial.sustained else "not sustained"
+        bar.console.print(
+            f"{trial.workload}, {trial.contestant}: {trial.rate:,.0f} tuples/s/stream, {trial.mean:.2f} s an epoch, {kept}",
+            highlight=False,
+        )
 
     def _show_trials(self) -> None:
         if not self.trials:

@@ -16,6 +16,7 @@ import shutil
 import statistics
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -263,6 +264,8 @@ def ours(
 
 def sparks(spark: SparkSession, recording: Recording, folder: Path, store: str) -> Trial:
     """Spark's stream-stream join with the same watermark and range condition."""
+    # Its own: Spark may write into the folder of a query for a while after it was stopped.
+    folder = folder / uuid.uuid4().hex
     spark.conf.set(_STORE, STORES[store])
     spark.conf.set("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
     query = _native(spark, recording).writeStream.format("noop").option("checkpointLocation", str(folder)).start()
