@@ -446,13 +446,13 @@ def _run_started(spark: SparkSession, blocks: list[str], names: dict[str, Any]) 
     """The examples that start a query, over streams of the same rows."""
     streams = []
     for name in ("trades", "quotes"):
-        names[name].to_df().coalesce(1).write.parquet(f"{name}.parquet")
-        streams.append(ab.stream(ab.replay(spark, f"{name}.parquet", time="at"), time="at", watermark="0 s"))
+        names[name].to_df().coalesce(1).write.parquet(str(Path.cwd() / name))
+        streams.append(ab.stream(ab.replay(spark, Path.cwd() / name, time="at"), time="at", watermark="0 s"))
     wanted = sorted(map(tuple, names["pairs"].to_df().collect()))
     pairs = streams[0].join(streams[1], on="symbol", within=("0 s", "100 ms"))
     for block in blocks:
         exec(compile(block, "joins.md", "exec"), {"ab": ab, "pairs": pairs})
-    assert sorted(map(tuple, spark.read.parquet("pairs/").drop("epoch").collect())) == wanted
+    assert sorted(map(tuple, spark.read.parquet(str(Path.cwd() / "pairs")).drop("epoch").collect())) == wanted
 
 
 def test_the_page_on_joins(

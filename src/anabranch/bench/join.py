@@ -238,10 +238,8 @@ class _Bench:
         """Keep a trial, and tell it at once: the next may take minutes."""
         self.trials.append(trial)
         kept = "sustained" if trial.sustained else "not sustained"
-        bar.console.print(
-            f"{trial.workload}, {trial.contestant}: {trial.rate:,.0f} tuples/s/stream, {trial.mean:.2f} s an epoch, {kept}",
-            highlight=False,
-        )
+        rate = f"{trial.rate:,.0f} tuples/s/stream, {trial.mean:.2f} s an epoch, {kept}"
+        bar.console.print(f"{trial.workload}, {trial.contestant}: {rate}", highlight=False)
 
     def _show_trials(self) -> None:
         if not self.trials:
