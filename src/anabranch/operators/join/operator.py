@@ -12,6 +12,7 @@ them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -31,6 +32,8 @@ from anabranch.operators.protocol import Operator
 from anabranch.operators.state import State
 from anabranch.split.hashing import LONG_DIGITS, hash_keys
 
+LOOK_EVERY = 32
+"""Watermarks between two looks for rows that are stuck."""
 _LONG_AGO = -(1 << 62)
 """A watermark before all others, from which a window can still be subtracted."""
 
@@ -50,13 +53,13 @@ class JoinOperator(Operator):
 
     def open(self, state: State) -> None:
         """Take up windows and index."""
-        settings = self._settings
+        self._state, settings = state, self._settings
         self._rows = [
             Rows(state, f"rows.{port}", types, settings.times[port], port in settings.preserved, self.group + 4 * port)
             for port, types in enumerate(self._types)
         ]
         self._index = Index(state, len(self._rows), settings.theta, settings.block, settings.fine_tuning)
-        self._clock = state.array("clock", np.int64, 2)  # [known?, watermark]
+        self._clock = state.array("clock", np.int64, 2)  # [watermarks so far, the last one]
 
     def process(self, block: pa.RecordBatch, port: int = 0) -> Iterator[pa.RecordBatch]:
         """The composites of these rows with what came before."""
@@ -94,7 +97,9 @@ class JoinOperator(Operator):
             self._rows[port].expire(end)
             self._index.expire(port, end, self.metrics)
         self._index.merge_small(self.metrics)
-        self._clock[:] = (1, t)
+        self._clock[:] = (self._clock[0] + 1, t)
+        if self._clock[0] % LOOK_EVERY == 0 and any(map(Rows.stuck, self._rows, ends)):
+            self._begin_anew(ends)
 
     def horizon(self, watermark: int) -> int:
         """Rows before this time are not needed to rebuild the state.
@@ -103,6 +108,27 @@ class JoinOperator(Operator):
         """
         within = self._settings.within
         return watermark - (sum(within) if self._settings.preserved else max(within))
+
+    def _begin_anew(self, ends: Sequence[int]) -> None:
+        """Leave out rows that have expired but are held by one before them with a time far in the future.
+
+        The others keep their order, so nothing of this shows in the output.
+        """
+        live = []
+        for rows, end, types in zip(self._rows, ends, self._types, strict=True):
+            numbers = rows.alive(end)
+            block = pa.RecordBatch.from_arrays(rows.gather(list(types), numbers), names=list(types))
+            live.append((block, rows.flags(numbers)))
+        clock, metrics = self._clock.copy(), self.metrics
+        self.metrics = Counter()  # these rows are counted already
+        self._state.clear()
+        self.open(self._state)
+        for port, (block, flags) in enumerate(live):
+            probing, first = self._enter(block, port)
+            self._index.insert(port, probing, first, self.metrics)
+            if flags is not None:
+                self._rows[port].flag(first, flags)
+        self._clock[:], self.metrics = clock, metrics
 
     # --- rows in ----------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 A row has a sequence number, 0, 1, ... Rows [tail, head) are alive; those before the tail are cut off now and then, by
 moving the live ones to the front. A row behind the tail may have expired too, when times came out of order: it waits.
+If most of them have (`stuck`: a row with a time far in the future is at the tail), the owner begins anew with `alive`.
 For a preserved side of an outer join there is a flag for each row: matched, or told as unmatched.
 """
 
@@ -26,6 +27,8 @@ _DEAD = 8
 """One dead row for so many live ones: then they are cut off. Fewer would cost room, more would cost time."""
 _SPREAD = 8
 """So many more at most. Groups expire in step: if all of them moved their rows at once, an epoch would take seconds."""
+_FEW = 256
+"""Rows that may be stuck however many of them have expired."""
 
 
 class Rows:
@@ -84,6 +87,27 @@ class Rows:
         if self._dead * (tail - base) > head - tail:
             self._cut(tail - base, head - base)
             self._span[BASE] = tail
+
+    def stuck(self, before: int) -> bool:
+        """Whether most rows behind the tail have expired, too."""
+        count = int(self._span[HEAD] - self._span[TAIL])
+        return count > _FEW and 2 * len(self.alive(before)) < count
+
+    def alive(self, before: int) -> Ints:
+        """The sequence numbers of the rows that are not earlier than that."""
+        base, tail, head = self._span.tolist()
+        numbers: Ints = np.flatnonzero(self._all_times()[tail - base : head - base] >= before) + tail
+        return numbers
+
+    def flags(self, numbers: Ints) -> NDArray[np.uint8] | None:
+        """Who of them is in a result, where that is asked."""
+        return None if self._flags is None else self._flags.array[numbers - self._span[BASE]]
+
+    def flag(self, first: int, flags: NDArray[np.uint8]) -> None:
+        """Set the flags of rows from that number on."""
+        assert self._flags is not None
+        place = first - int(self._span[BASE])
+        self._flags.array[place : place + len(flags)] = flags
 
     def _cut(self, begin: int, count: int) -> None:
         for column in self._columns.values():
