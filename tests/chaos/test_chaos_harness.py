@@ -84,6 +84,7 @@ def test_only_a_live_process_counts_as_killed() -> None:
     assert family(sleeper.pid) == []
 
 
+@pytest.mark.slow
 def test_a_recording_is_the_same_every_time(tmp_path: Path) -> None:
     for name in "ab":
         record(tmp_path / name, epochs=2, rows_per_epoch=100)

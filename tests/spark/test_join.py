@@ -249,11 +249,11 @@ def feeds(folder: Path, count: int, time: str) -> list[Feed]:
     ("how", "count", "time"),
     [
         ("inner", 2, "timestamp"),
-        ("left", 2, "timestamp_ntz"),
-        ("right", 2, "timestamp"),
+        pytest.param("left", 2, "timestamp_ntz", marks=pytest.mark.slow),
+        pytest.param("right", 2, "timestamp", marks=pytest.mark.slow),
         ("full", 2, "bigint"),
         ("inner", 3, "timestamp"),
-        ("inner", 3, "bigint"),
+        pytest.param("inner", 3, "bigint", marks=pytest.mark.slow),
     ],
 )
 def test_a_stream_gives_what_a_batch_gives(

@@ -120,7 +120,7 @@ def test_state_comes_from_the_log_where_there_is_none(
     assert not snapshots, "the log is the state"
 
 
-@pytest.mark.parametrize("stop_after", [2, 4])
+@pytest.mark.parametrize("stop_after", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_a_restart_goes_on_and_old_blocks_are_forgotten(spark: SparkSession, tmp_path: Path, stop_after: int) -> None:
     feeds = Feed(tmp_path / "left"), Feed(tmp_path / "right")
     rows = [random_epochs(seed, epochs=12) for seed in (3, 4)]

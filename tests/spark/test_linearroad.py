@@ -45,7 +45,7 @@ def answer(
     return done.answers
 
 
-@pytest.mark.parametrize("mode", Mode)
+@pytest.mark.parametrize("mode", [Mode.PAPER, pytest.param(Mode.FLAT_LAV, marks=pytest.mark.slow)])
 def test_all_answers_of_a_trace(spark: SparkSession, trace: Trace, tmp_path: Path, mode: Mode) -> None:
     answers = answer(trace, tmp_path / "output", mode)
     report = validate(trace.input_files, trace.history_file, trace.segment_history_file, tmp_path / "output", mode)
@@ -149,6 +149,7 @@ def test_rating_in_small(spark: SparkSession, tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("L*")), "a trial's files are gigabytes, and do not stay"
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 @pytest.mark.parametrize("mode", Mode)
 def test_the_shared_forty_minutes(spark: SparkSession, shared_data: Path, tmp_path: Path, mode: Mode) -> None:

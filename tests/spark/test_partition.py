@@ -262,7 +262,7 @@ def quick(spark: SparkSession) -> Any:
 # --- every policy ---
 
 
-@pytest.mark.parametrize("kind", ["in parts", "mixed"])
+@pytest.mark.parametrize("kind", ["in parts", pytest.param("mixed", marks=pytest.mark.slow)])
 def test_every_policy(quick: SparkSession, kind: str) -> None:
     """A slide that does not divide the size: whole keys are those of a hash."""
     rows = rows_of(250, keys=12, span=120)
@@ -291,6 +291,7 @@ def test_with_adaptive_execution(spark: SparkSession) -> None:
     check_sliding(source, rows, (35, 14, 0), MIXED, [FLD])
 
 
+@pytest.mark.slow
 def test_any_number_of_workers_and_choices(quick: SparkSession) -> None:
     """Also one worker, more workers than keys, and more choices than workers."""
     rows = rows_of(120, keys=4, span=60)

@@ -98,7 +98,9 @@ AGGREGATES: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("time", ["timestamp", "bigint", "timestamp_ntz"])
+@pytest.mark.parametrize(
+    "time", ["timestamp", *(pytest.param(each, marks=pytest.mark.slow) for each in ("bigint", "timestamp_ntz"))]
+)
 def test_every_aggregate_as_in_a_batch(spark: SparkSession, tmp_path: Path, time: str) -> None:
     feed = Feed(tmp_path / "in", time)
     feed.add(*random_epochs(1))
@@ -139,6 +141,7 @@ def test_without_a_key_and_with_floats(spark: SparkSession, tmp_path: Path) -> N
         assert mine["v"] == pytest.approx(theirs["v"], rel=1e-12)
 
 
+@pytest.mark.slow
 def test_nested_aggregates_of_any_kind(spark: SparkSession, tmp_path: Path) -> None:
     feed = Feed(tmp_path / "in")
     feed.add(*random_epochs(3))
@@ -289,7 +292,9 @@ def reports(tmp_path: Path) -> tuple[Path, pa.Table]:
 OUTPUTS = {"count": "lane bigint, at bigint, n bigint", "answer": "qid bigint, balance bigint"}
 
 
-@pytest.mark.parametrize("form", ["blocks", "function", "column", "routed"])
+@pytest.mark.parametrize(
+    "form", ["blocks", "function", *(pytest.param(each, marks=pytest.mark.slow) for each in ("column", "routed"))]
+)
 def test_split_operator_and_aggregation_tree(
     spark: SparkSession, tmp_path: Path, reports: tuple[Path, pa.Table], form: str
 ) -> None:

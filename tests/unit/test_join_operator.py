@@ -95,18 +95,18 @@ def test_to_begin_anew_changes_nothing(case: Case, how: str) -> None:
 def test_a_row_far_in_the_future_does_not_keep_the_others(how: str) -> None:
     ahead: list[Any] = [([[((1,), 10**12, 0)], []], 0)]
     steps = [
-        ([[((t % 5,), 10 * t, 2 * t)], [((t % 5,), 10 * t + 1, 2 * t + 1)]], 10 * t) for t in range(1, 40 * LOOK_EVERY)
+        ([[((t % 5,), 10 * t, 2 * t)], [((t % 5,), 10 * t + 1, 2 * t + 1)]], 10 * t) for t in range(1, 14 * LOOK_EVERY)
     ]
     case = Case("int", (30, 30), [*ahead, *steps])
     chosen = settings_of(case, how=how)
     state = MemoryState()
     found = payloads(run(opened(chosen, state), chosen, case.epochs))
-    late = 10 * (40 * LOOK_EVERY - 1) - 30  # rows after it may still find a partner
+    late = 10 * (14 * LOOK_EVERY - 1) - 30  # rows after it may still find a partner
     wanted = [pair for pair in outer(case.streams(), case.within, how) if 5 * max(x or 0 for x in pair) < late]
     assert Counter(pair for pair in found if 5 * max(x or 0 for x in pair) < late and pair != (0, None)) == Counter(
         pair for pair in wanted if pair != (0, None)
     )
-    assert len(state.array("rows.0.column.1", "u8")) < 20 * LOOK_EVERY, "of 1,279 rows nearly all have expired"
+    assert len(state.array("rows.0.column.1", "u8")) < 12 * LOOK_EVERY, "of 447 rows nearly all have expired"
 
 
 def test_partners_come_newest_first() -> None:

@@ -21,7 +21,7 @@ def mask_of(answer: Any, rows: int) -> NDArray[np.bool_]:
     mask = np.asarray(answer)
     if mask.shape != (rows,) or mask.dtype != np.bool_:
         raise OperatorError(
-            f"the where function gave {mask.shape} answers of type {mask.dtype} for {rows} rows; the wrong ones would "
+            f"the where function gave {mask.size} answers of type {mask.dtype} for {rows} rows; the wrong ones would "
             "be kept",
             hint="return one bool per row: it gets a whole record batch and answers with an array",
         )
