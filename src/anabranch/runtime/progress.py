@@ -324,13 +324,16 @@ def allowance(
     busy = sum(worker.seconds for worker in ran)
     if not busy:
         return None
+    as_others = (1.0 + ABOVE) * statistics.median_low(worker.seconds for worker in ran)
     if trigger_seconds is None:
-        return (1.0 + ABOVE) * statistics.median_low(worker.seconds for worker in ran)
+        return as_others
     span = max(w.began + w.seconds for w in ran) - min(w.began for w in ran)
-    at_once = max(1.0, busy / span) if span > 0 else 1.0
-    left = max(LEAST_LEFT * trigger_seconds, trigger_seconds - max(0.0, last.seconds - span))
-    taking_turns = max(1.0, len(ran) / slots / at_once)
-    return left / taking_turns
+    at_once = max(sum(other.began <= w.began < other.began + other.seconds for other in ran) for w in ran)
+    # An epoch that comes late has more rows, and as much more time for them.
+    left = max(LEAST_LEFT * trigger_seconds, last.interval - max(0.0, last.seconds - span))
+    in_time = left / max(1.0, len(ran) / slots / at_once)
+    # If it was late, whoever held the others up must show, even if larger epochs would catch up by and by.
+    return min(in_time, as_others) if last.seconds > trigger_seconds else in_time
 
 
 def _per(amount: float, seconds: float) -> float:
