@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.runtime.progress import EpochProgress, OperatorProgress, WorkerMeasure, allowance
+from anabranch.runtime.allowance import allowance
+from anabranch.runtime.progress import EpochProgress, OperatorProgress, WorkerMeasure
 
 
 def epoch(seconds: float, *busy: float, trigger: float | None = 2.0, one_by_one: bool = False) -> EpochProgress:

@@ -33,7 +33,7 @@ from rich.table import Table
 import anabranch as ab
 from anabranch.bench import join_ticks
 from anabranch.bench.join_recovery import BOUND, Recovery, recover
-from anabranch.bench.join_runs import STORES, Trial, Workload, bounded, joined, ours, recorded, sparks
+from anabranch.bench.join_runs import STORES, Trial, Workload, bounded, joined, joined_rows, ours, recorded, sparks
 from anabranch.bench.join_tuning import cpu_per_tuple
 from anabranch.bench.report import Measured, best_of, drain, print_json, progress, show, show_ratios
 from anabranch.bench.windows import ResultsDifferError
@@ -201,7 +201,10 @@ class _Bench:
             tables = {}
             for rows in (False, True):
                 sink, folder = ab.MemorySink(), self.folder / "answers"
-                joined(self.spark, recording, 2, rows=rows).start(
+                join = (
+                    joined_rows(self.spark, recording) if rows else joined(self.spark, recording, rows_per_epoch=1_000)
+                )
+                join.start(
                     sink, checkpoint=folder / "c", live=folder / "live", trigger="available-now", workers=2
                 ).awaitTermination()
                 shutil.rmtree(folder)

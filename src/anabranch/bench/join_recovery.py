@@ -27,9 +27,8 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 import anabranch as ab
-from anabranch.bench.join_runs import CHUNK, Recording, Watch
+from anabranch.bench.join_runs import CHUNK, Recording, Watch, joined
 from anabranch.bench.join_streams import SECOND
-from anabranch.io.blocks import schema_of
 from anabranch.operators.join import JoinOperator
 from anabranch.operators.protocol import Emitted
 from anabranch.runtime import recipes
@@ -112,7 +111,7 @@ class Recovery:
 
     @property
     def epochs(self) -> float:
-        """Reorganisation epochs from the first decision on slow epochs until the bound is kept for good."""
+        """Reorganisation epochs from when the worker became slow until the bound is kept for good."""
         outside = [i for i, latency in enumerate(self.latencies) if i >= self.slow_from and latency > BOUND]
         if not outside:
             return 0.0
@@ -173,13 +172,7 @@ def _start(
     clock: dict[str, Any] = {"rows_per_epoch": round(recording.rate * EPOCH)}
     if pace is not None:
         clock = {"pace": pace, "pace_from": recording.fill * SECOND, "rows_per_epoch": round(recording.rate * CHUNK)}
-    streams = []
-    for side in range(2):
-        path = recording.blocks(side)
-        source = ab.replay(spark, path, time="t", blocks=True, **clock)
-        streams.append(ab.block_stream(source, time="t", watermark="0 s", schema=schema_of(path / "blocks.arrow")))
-    window = f"{recording.workload.window} s"
-    joined = streams[0].join(streams[1], on="key", within=(window, window), tuning=tuning)
     places: dict[str, Any] = {"checkpoint": folder / "checkpoint", "live": folder / "live", "workers": WORKERS}
     trigger = None if pace is None else f"{EPOCH} s"
-    return joined.start(ab.NoopSink(), trigger=trigger, listeners=[watch], **places)
+    join = joined(spark, recording, tuning, **clock)
+    return join.start(ab.NoopSink(), trigger=trigger, listeners=[watch], **places)

@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -195,44 +195,40 @@ class Watch:
             self.enough.set()
 
 
-def joined(
-    spark: SparkSession, recording: Recording, seconds: int, tuning: ab.JoinTuning | None = None, *, rows: bool = False
-) -> ab.Joined:
-    """Our join over a recording; an epoch takes so many seconds of blocks, or a file of rows."""
+def joined(spark: SparkSession, recording: Recording, tuning: ab.JoinTuning | None = None, **clock: Any) -> ab.Joined:
+    """Our join over the blocks of a recording; `clock` are options of `anabranch.replay`: how much comes when."""
     streams = []
     for side in range(2):
-        if rows:
-            path = recording.files(side)
-            schema = spark.read.parquet(str(path)).schema
-            source = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(path))
-            streams.append(ab.stream(source, time="t", watermark="0 s"))
-        else:
-            path = recording.blocks(side)
-            source = ab.replay(
-                spark, path, time="t", blocks=True, rows_per_epoch=max(1, round(recording.rate * seconds))
-            )
-            schema = schema_of(path / "blocks.arrow")
-            streams.append(ab.block_stream(source, time="t", watermark="0 s", schema=schema))
+        path = recording.blocks(side)
+        source = ab.replay(spark, path, time="t", blocks=True, **clock)
+        streams.append(ab.block_stream(source, time="t", watermark="0 s", schema=schema_of(path / "blocks.arrow")))
+    return _join(recording, streams, tuning)
+
+
+def joined_rows(spark: SparkSession, recording: Recording) -> ab.Joined:
+    """Our join over the files that Spark reads, one of each stream in an epoch."""
+    streams = [ab.stream(_file_by_file(spark, recording.files(side)), time="t", watermark="0 s") for side in range(2)]
+    return _join(recording, streams, None)
+
+
+def _join(recording: Recording, streams: Sequence[ab.Stream], tuning: ab.JoinTuning | None) -> ab.Joined:
     window = f"{recording.workload.window} s"
     return streams[0].join(streams[1], on="key", within=(window, window), tuning=tuning)
 
 
-def ours(
-    spark: SparkSession,
-    recording: Recording,
-    folder: Path,
-    tuning: ab.JoinTuning | None = None,
-    *,
-    workers: int = 2,
-    rows: bool = False,
-) -> Trial:
+def _file_by_file(spark: SparkSession, folder: Path) -> DataFrame:
+    schema = spark.read.parquet(str(folder)).schema
+    return spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(folder))
+
+
+def ours(spark: SparkSession, recording: Recording, folder: Path, *, rows: bool = False) -> Trial:
     """Our runtime at the recording's rate."""
     live = _in_memory() or folder / "live"
-    places: dict[str, Any] = {"checkpoint": folder / "checkpoint", "live": live, "workers": workers}
+    places: dict[str, Any] = {"checkpoint": folder / "checkpoint", "live": live, "workers": 2}
     full = 2 * recording.rate * recording.fill
 
-    def run(seconds: int, watch: Watch) -> list[ab.EpochProgress]:
-        query = joined(spark, recording, seconds, tuning, rows=rows).start(ab.NoopSink(), listeners=[watch], **places)
+    def run(join: ab.Joined, watch: Watch) -> list[ab.EpochProgress]:
+        query = join.start(ab.NoopSink(), listeners=[watch], **places)
         watch.enough.wait()
         query.stop()
         error = query.exception()
@@ -240,14 +236,18 @@ def ours(
             raise error
         return watch.seen
 
+    def blocks_of(seconds: int) -> ab.Joined:
+        return joined(spark, recording, rows_per_epoch=max(1, round(recording.rate * seconds)))
+
     try:
         counted = recording.epochs + WARM_UP
         if rows:
-            seen = run(0, Watch(0, recording.pieces_before + counted))[recording.pieces_before :]
+            filled = recording.pieces_before
+            seen = run(joined_rows(spark, recording), Watch(0, filled + counted))[filled:]
         else:
             # Large epochs fill the windows; then the query starts again, with epochs of t_d.
-            run(CHUNK, Watch(0.995 * full, 1))
-            seen = run(EPOCH, Watch(0, counted))
+            run(blocks_of(CHUNK), Watch(0.995 * full, 1))
+            seen = run(blocks_of(EPOCH), Watch(0, counted))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         shutil.rmtree(live, ignore_errors=True)
@@ -303,8 +303,7 @@ def sparks(spark: SparkSession, recording: Recording, folder: Path, store: str) 
 def _native(spark: SparkSession, recording: Recording) -> DataFrame:
     sides = []
     for side in range(2):
-        path = str(recording.files(side))
-        source = spark.readStream.schema(spark.read.parquet(path).schema).option("maxFilesPerTrigger", 1).parquet(path)
+        source = _file_by_file(spark, recording.files(side))
         renamed = source.select(*(F.col(name).alias(f"{name}{side}") for name in source.columns))
         sides.append(renamed.withWatermark(f"t{side}", "0 seconds"))
     window = f"INTERVAL {recording.workload.window} SECONDS"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pyspark.sql import Column
 
-from anabranch.network.nodes import Input, Routing
+from anabranch.network.nodes import Input, Node, Routing
 from anabranch.network.parts import Output, Part, Source
 from anabranch.split.splitter import WINDOW_BYTES
 
@@ -26,6 +26,12 @@ def explain_routing(routing: Routing, inputs: Sequence[Input]) -> list[str]:
     lines.append(_line("window", f"W = {_window_bytes(routing)}"))
     lines += [_line(f"input {i}", _reading(routing, each.part)) for i, each in enumerate(inputs)]
     return lines
+
+
+def explain_operator(node: Node) -> list[str]:
+    """An operator in lines, as the checkpoint describes it."""
+    first, *others = node.describe()
+    return [_line(node.kind, first), *(_line("", line) for line in others)]
 
 
 def _line(name: str, text: str) -> str:

@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 
 from anabranch.errors import ColumnTypeError, InvalidArgumentError, StreamingError, column_not_found
 from anabranch.network.columns import EVENT, MICROS, TimeColumn, TimeKind, quoted
-from anabranch.network.explain import explain_routing
+from anabranch.network.explain import explain_operator, explain_routing
 from anabranch.network.join import Join, JoinPredicate, JoinTuning
 from anabranch.network.nodes import ONLY, Input, JoinNode, Node
 from anabranch.network.parts import Output, Part
@@ -74,9 +74,7 @@ class Joined(Startable):
         """How the join runs, and the Spark plan in short; of what only `start()` can run, the operator."""
         if all(stream.refusal is None for stream in self.streams):
             return plan.explain(self.spec, self.to_df())
-        node = self.node
-        lines = [f"{node.kind:12}{node.describe()[0]}", *(f"{'':12}{line}" for line in node.describe()[1:])]
-        return "\n".join([*lines, *explain_routing(node.routing, node.inputs)])
+        return "\n".join([*explain_operator(self.node), *explain_routing(self.node.routing, self.node.inputs)])
 
     def bad_rows(self, stream: int) -> DataFrame:
         """The rows of a stream (0 is the left one) that cannot be joined, with the reason: those without a time."""

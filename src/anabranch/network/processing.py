@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 from anabranch.errors import ColumnTypeError, InvalidArgumentError, StreamingError, column_not_found
 from anabranch.merge.tree import fan_in_of
 from anabranch.network.columns import TimeColumn, TimeKind
-from anabranch.network.explain import explain_routing
+from anabranch.network.explain import explain_operator, explain_routing
 from anabranch.network.nodes import ONLY, CombineNode, Input, Node, ProcessNode, Routing
 from anabranch.network.parts import Output, Part
 from anabranch.network.query import analysed
@@ -144,7 +144,7 @@ class Processed(Startable):
     def explain(self) -> str:
         """The operator, and how its input will be split; `EpochQuery.explain()` has what was measured too."""
         node = self.node
-        lines = [f"{node.kind:12}{node.describe()[0]}", *(f"{'':12}{line}" for line in node.describe()[1:])]
+        lines = explain_operator(node)
         if isinstance(node, ProcessNode):
             lines += explain_routing(node.routing, node.inputs)
         return "\n".join(lines)

@@ -91,11 +91,10 @@ class Epoch:
     def _stateful(self, step: Step, node: Stateful, recipe: Recipe, targets: Mapping[str, Target]) -> Outcome:
         decided = self._decided(step)
         edges = tuple(self._edge(node, each) for each in node.inputs)
-        feeds = [self._feed(node, each) for each in node.inputs]
         task = self._task(step, recipe, edges, targets)
         if isinstance(node, WindowNode):
             assert recipe.windows is not None
-            packed = [recipe.windows.packed(i, feed, decided) for i, feed in enumerate(feeds)]
+            packed = [recipe.windows.packed(i, self._feed(node, each), decided) for i, each in enumerate(node.inputs)]
             disorder = self.context.settings.qos.disorder
             found = recipe.windows.run(jobs.union(packed), task, targets[ONLY], disorder)
         else:
@@ -103,7 +102,7 @@ class Epoch:
                 late_before = self.standing.operators[step.name].watermark
                 packed = [jobs.packed_at_once(node, self._rows, late_before, decided)]
             else:
-                packed = [jobs.packed_rows(node, i, feed, decided) for i, feed in enumerate(feeds)]
+                packed = [jobs.packed_rows(node, i, self._feed(node, e), decided) for i, e in enumerate(node.inputs)]
             if recipe.where is None:
                 found = jobs.run_process(jobs.union(packed), task)
             else:
@@ -114,7 +113,7 @@ class Epoch:
             self._stage(step, name, targets[name], files)
         marks = workers[0]["marks"]
         self._census(node, marks)
-        self._keep_side(step, node, feeds, marks)
+        self._keep_side(step, node, marks)
         outcome = _outcome(step, workers, marks, outputs, self.plan["operators"][step.name]["decisions"])
         if decided.partitioning is None:
             return outcome
@@ -245,17 +244,12 @@ class Epoch:
         staged = self._staged[id(origin.node), origin.name]
         return read_files(self.context.session, staged.folder, staged.files, staged.schema)
 
-    def _keep_side(
-        self,
-        step: Step,
-        node: Stateful,
-        feeds: Sequence[jobs.Feed],
-        marks: Sequence[Mapping[str, Any]],
-    ) -> None:
+    def _keep_side(self, step: Step, node: Stateful, marks: Sequence[Mapping[str, Any]]) -> None:
         """Keep late and bad rows, with the reason. There are seldom any, so they have a job of their own."""
-        for number, (each, feed) in enumerate(zip(node.inputs, feeds, strict=True)):
+        for number, each in enumerate(node.inputs):
             if not any(mark["late"] + mark["bad"] for mark in marks if mark["edge"] == number):
                 continue
+            feed = self._feed(node, each)
             rows = feed.rows if feed.packed is None else unpacked(feed.rows, feed.packed)
             t = each.time.micros()
             reason = F.when(t.isNull(), F.lit(f"null time in column {each.time.name}"))

@@ -17,10 +17,11 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from anabranch.errors import CheckpointError
+from anabranch.runtime.allowance import allowance
 from anabranch.runtime.controllers import HISTORY, PLACEMENT, KeyPlacement, decide_all
 from anabranch.runtime.epoch import Epoch, Outcome
 from anabranch.runtime.plan import Network
-from anabranch.runtime.progress import EpochProgress, allowance
+from anabranch.runtime.progress import EpochProgress
 from anabranch.runtime.rebalancing import ROUTING
 from anabranch.runtime.recipes import SLOTS, recipe_of
 from anabranch.runtime.settings import Settings

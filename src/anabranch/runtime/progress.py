@@ -22,17 +22,11 @@ computes them anew and skips keys that it does not know, so a file of a later re
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-
-ABOVE = 0.25
-"""how much longer than most others a worker may take where there is no interval to keep"""
-LEAST_LEFT = 0.1
-"""share of an interval that is left to the workers whatever else takes time"""
 
 
 @dataclass(frozen=True)
@@ -305,35 +299,6 @@ class EpochProgress:
             for operator in record.get("operators", ())
         )
         return _from(cls, record, operators=operators)
-
-
-def allowance(
-    history: Sequence[EpochProgress], operator: str, trigger_seconds: float | None, slots: int = 1
-) -> float | None:
-    """Seconds that each worker of an operator has for its part of the next epoch; None before anything was measured.
-
-    What the trigger's interval leaves after all that is not the workers' own (reading, splitting, other operators),
-    shared by those that have to take turns on the same cores. Where epoch follows epoch there is no interval to keep,
-    and a worker should take about as long as most others do.
-    """
-    last = history[-1] if history else None
-    measured = last.operator(operator) if last is not None else None
-    if last is None or measured is None:
-        return None
-    ran = [worker for worker in measured.workers if worker.seconds > 0]
-    busy = sum(worker.seconds for worker in ran)
-    if not busy:
-        return None
-    as_others = (1.0 + ABOVE) * statistics.median_low(worker.seconds for worker in ran)
-    if trigger_seconds is None:
-        return as_others
-    span = max(w.began + w.seconds for w in ran) - min(w.began for w in ran)
-    at_once = max(sum(other.began <= w.began < other.began + other.seconds for other in ran) for w in ran)
-    # An epoch that comes late has more rows, and as much more time for them.
-    left = max(LEAST_LEFT * trigger_seconds, last.interval - max(0.0, last.seconds - span))
-    in_time = left / max(1.0, len(ran) / slots / at_once)
-    # If it was late, whoever held the others up must show, even if larger epochs would catch up by and by.
-    return min(in_time, as_others) if last.seconds > trigger_seconds else in_time
 
 
 def _per(amount: float, seconds: float) -> float:
