@@ -1,0 +1,220 @@
+"""Where windows can be dropped: the points of a query network, what each may leave out, and how much (paper 4).
+
+A drop *point* is a place where tuples are left out before anything is done to them:
+
+    source      before everything that reads it: one decision for all of it
+    operator    before one windowed aggregate (and so before all that follows it)
+    results     after a windowed aggregate: it has done its work, and only what follows is spared. The paper's random
+                drop, kept for comparison
+
+Everything below a point shares its decisions: they are made for *units* (`windows.spans`), and a unit is kept or
+dropped as a whole. From the span of a point follows which tuples no kept unit needs; from those of the operators below
+which results may leave: the whole ones that a kept unit is made of, and no other.
+
+Operators of other kinds (a user's, a join) stop this: nobody knows which rows they need for an exact answer, so no
+point lies above them. Pure; no Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Literal
+
+from anabranch.windows import Window
+from anabranch.windows.spans import Span, fan_out, pipeline, results_of, scaled
+
+Kind = Literal["source", "operator", "results"]
+MOST_POINTS = 10
+"""With more points than this, only the simple ways to put them together are tried."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What was agreed about one output: how many windows in a row may be missing, and what it is worth."""
+
+    max_gap: int
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class Box:
+    """An operator as shedding sees it. Without windows: one that nobody can look into."""
+
+    name: str
+    windows: tuple[Window, ...]
+    reads: tuple[str, ...]
+    """sources and boxes"""
+    terms: Terms | None = None
+    """of its results, if they are delivered; not of those that only other boxes read"""
+
+
+@dataclass(frozen=True, eq=False)
+class DropPoint:
+    """A place to drop, with the paper's WinDrop(size, slide) for it: `span`."""
+
+    name: str
+    kind: Kind
+    at: tuple[str, ...]
+    """the sources, or the operator"""
+    span: Span
+    """what a unit needs of the stream there"""
+    bound: int
+    """B, in units; 0: the outputs' bounds allow no drop here"""
+    domain: tuple[str, ...]
+    """the boxes below, in the order of the network"""
+    outputs: tuple[str, ...]
+    """those of them whose results are delivered"""
+    emits: Mapping[str, tuple[Span, ...]]
+    """by box and window: which results, by their time, a unit is made of"""
+    paper: Span
+    """the paper's bound of `span`, which does not use the slides"""
+    refused: str | None = None
+    """why nothing can be dropped here"""
+
+    def describe(self) -> str:
+        if self.refused is not None:
+            return f"{self.name}: not here, {self.refused}"
+        return f"{self.name}: WinDrop({self.span.size}, {self.span.slide}), B = {self.bound}"
+
+
+def drop_points(boxes: Sequence[Box], *, tight: bool = True) -> tuple[DropPoint, ...]:
+    """All points of a network, earliest first; those where nothing may be dropped say why. Boxes come in order."""
+    return _Points(boxes, tight).all()
+
+
+def cuts(points: Sequence[DropPoint]) -> tuple[tuple[DropPoint, ...], ...]:
+    """The ways to put points together so that no operator is below two of them; none that could take one more.
+
+    Those that drop earlier come first.
+    """
+    usable = [p for p in points if p.refused is None and p.kind != "results"]
+    if len(usable) > MOST_POINTS:
+        first = [p for p in usable if p.kind == "source"]
+        last = [p for p in usable if p.kind == "operator" and p.outputs == p.domain]
+        return tuple({tuple(_disjoint(each)): None for each in (first + last, last)})
+    found: list[tuple[DropPoint, ...]] = []
+    for count in range(len(usable), 0, -1):
+        for chosen in combinations(usable, count):
+            if len(_disjoint(chosen)) == count and not any(set(chosen) <= set(each) for each in found):
+                found.append(chosen)
+    return tuple(sorted(found, key=lambda cut: -sum(len(point.domain) for point in cut)))
+
+
+def _disjoint(points: Iterable[DropPoint]) -> list[DropPoint]:
+    taken: set[str] = set()
+    chosen = []
+    for point in points:
+        if not taken & set(point.domain):
+            chosen.append(point)
+            taken |= set(point.domain)
+    return chosen
+
+
+class _Points:
+    def __init__(self, boxes: Sequence[Box], tight: bool) -> None:
+        self.boxes = {box.name: box for box in boxes}
+        self.tight = tight
+        self.readers: dict[str, list[Box]] = {}
+        for box in boxes:
+            for origin in dict.fromkeys(box.reads):
+                self.readers.setdefault(origin, []).append(box)
+
+    def all(self) -> tuple[DropPoint, ...]:
+        sources = [origin for origin in self.readers if origin not in self.boxes]
+        points = [self._point("source", together) for together in self._components(sources)]
+        same = {point.domain for point in points if len(self._read(point.at)) == 1}
+        for name, box in self.boxes.items():
+            point = self._point("operator", (name,))
+            # The only reader of a source is where the source is.
+            if box.windows and not (point.domain in same and set(box.reads) <= set(sources)):
+                points.append(point)
+        points += [
+            self._point("results", (name,))
+            for name, box in self.boxes.items()
+            if box.windows and box.terms is not None and name not in self.readers
+        ]
+        return tuple(points)
+
+    def _read(self, origins: Sequence[str]) -> list[Box]:
+        return list(dict.fromkeys(box for origin in origins for box in self.readers.get(origin, ())))
+
+    def _components(self, sources: Sequence[str]) -> list[tuple[str, ...]]:
+        """Sources whose rows meet: a decision is for all of them."""
+        groups: list[tuple[set[str], set[str]]] = []
+        for source in sources:
+            names, below = {source}, set(self._below(self._read([source])))
+            apart = []
+            for other, others in groups:
+                if below & others:
+                    names, below = names | other, below | others
+                else:
+                    apart.append((other, others))
+            groups = [*apart, (names, below)]
+        return [tuple(source for source in sources if source in names) for names, _ in groups]
+
+    def _below(self, boxes: Iterable[Box]) -> tuple[str, ...]:
+        found = {box.name for box in boxes}
+        for name, box in self.boxes.items():
+            if found & set(box.reads):
+                found.add(name)
+        return tuple(name for name in self.boxes if name in found)
+
+    def _point(self, kind: Kind, at: tuple[str, ...]) -> DropPoint:
+        starts = self._read(at) if kind == "source" else [self.boxes[at[0]]]
+        domain = self._below(starts)
+        outputs = tuple(name for name in domain if self.boxes[name].terms is not None)
+        label = {"source": "source", "operator": "before", "results": "results of"}[kind]
+        name = f"{label} {' and '.join(at)}" if kind != "source" else " and ".join(at)
+        closed = [name for name in domain if not self.boxes[name].windows]
+        if closed:
+            nothing = Span(1, 0, 0, 1)
+            why = f"nobody knows which rows {closed[0]} needs for an exact answer"
+            return DropPoint(name, kind, at, nothing, 0, domain, outputs, {}, nothing, why)
+        span = self._span(kind, starts, self.tight)
+        emits = {name: self._emits(name, span) for name in domain}
+        bound = min((self._bound(name, span.slide) for name in outputs), default=0)
+        why_not = None if bound > 0 else self._no_bound(outputs, span.slide)
+        paper = self._span(kind, starts, tight=False)
+        return DropPoint(name, kind, at, span, bound, domain, outputs, emits, paper, why_not)
+
+    def _span(self, kind: Kind, starts: Sequence[Box], tight: bool) -> Span:
+        if kind == "results":
+            return self._results(starts[0], tight)
+        return fan_out([self._needs(box, tight) for box in starts])
+
+    def _needs(self, box: Box, tight: bool) -> Span:
+        """At the input of a box."""
+        results = self._results(box, tight)
+        return fan_out([pipeline(window, results, tight=tight) for window in box.windows])
+
+    def _results(self, box: Box, tight: bool) -> Span:
+        """At the output of a box."""
+        own = [results_of(window) for window in box.windows] if box.terms is not None else []
+        return fan_out([*own, *(self._needs(reader, tight) for reader in self._read([box.name]))])
+
+    def _emits(self, name: str, unit: Span) -> tuple[Span, ...]:
+        box = self.boxes[name]
+        read = [self._needs(reader, self.tight) for reader in self._read([name])]
+        spans = []
+        for window in box.windows:
+            wanted = [*([results_of(window)] if box.terms is not None else []), *read]
+            wide = [each.over(unit.slide, unit.origin) for each in wanted]
+            spans.append(Span(unit.slide, unit.origin, min(s.lo for s in wide), max(s.hi for s in wide)))
+        return tuple(spans)
+
+    def _bound(self, name: str, slide: int) -> int:
+        box = self.boxes[name]
+        assert box.terms is not None
+        return min(scaled(box.terms.max_gap, window.slide, slide) for window in box.windows)
+
+    def _no_bound(self, outputs: Sequence[str], slide: int) -> str:
+        if not outputs:
+            return "nothing below it is delivered"
+        tightest = min(outputs, key=lambda name: self._bound(name, slide))
+        terms = self.boxes[tightest].terms
+        assert terms is not None
+        if terms.max_gap == 0:
+            return f"max_gap of {tightest} is 0: it is never shed"
+        return f"a unit has more windows of {tightest} than its max_gap of {terms.max_gap}"
