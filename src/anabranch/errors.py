@@ -71,6 +71,10 @@ class ControllerError(AnabranchError, LookupError):
     """A controller that does not exist, or two that claim the same name or setting."""
 
 
+class OverloadError(AnabranchError):
+    """More comes in than can be processed within the latency bound, and the query was told to stop then."""
+
+
 class OperatorError(AnabranchError):
     """An operator, a route or a sink of the user that did what the runtime cannot take."""
 

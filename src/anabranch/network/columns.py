@@ -76,16 +76,18 @@ class TimeColumn:
         """The timestamp with the watermark, on a stream."""
         return self.column if self.kind is TimeKind.TIMESTAMP else F.col(EVENT)
 
-    def micros(self) -> Column:
+    def micros(self, of: Column | None = None) -> Column:
+        """Microseconds; of another column of the same type, if given."""
+        column = self.column if of is None else of
         if self.kind is TimeKind.LONG:
-            return self.column
+            return column
         if self.kind is TimeKind.SECONDS:
-            return self.column.cast("bigint") * MICROS
+            return column.cast("bigint") * MICROS
         if self.kind is TimeKind.TIMESTAMP:
-            return F.unix_micros(self.column)
+            return F.unix_micros(column)
         # A timestamp without a time zone counts as UTC, as in Spark's `window()`. The difference of two is exact, while
         # `timestamp_diff` would pass through the session's time zone, and move the hour that summer time leaves out.
-        seconds = (self.column - _ntz_epoch()).cast("interval second").cast("decimal(18, 6)")
+        seconds = (column - _ntz_epoch()).cast("interval second").cast("decimal(18, 6)")
         return (seconds * 1_000_000).cast("bigint")
 
     def from_micros(self, micros: Column) -> Column:

@@ -22,11 +22,15 @@ class Startable(ABC):
     def _emissions(self) -> tuple[tuple[Node, str], ...]:
         """The outputs, as (operator, name of the output)."""
 
-    def to(self, sink: Sink | Mapping[str, Sink]) -> Delivery:
-        """Say where the results go; for `anabranch.start`, which takes several."""
+    def to(self, sink: Sink | Mapping[str, Sink], *, max_gap: int | None = None, weight: float = 1.0) -> Delivery:
+        """Say where the results go; for `anabranch.start`, which takes several.
+
+        Under overload up to `max_gap` windows of these results in a row may be missing, as the QoS of the query says
+        unless given here. Where several outputs compete, those of a higher `weight` lose less.
+        """
         from anabranch.runtime.deliveries import deliver
 
-        return deliver(self._emissions(), sink)
+        return deliver(self._emissions(), sink, max_gap, weight)
 
     def start(self, sink: Sink | Mapping[str, Sink], *, checkpoint: str | Path, **settings: Any) -> EpochQuery:
         """Run it in the epoch runtime, and return the handle of the running query.

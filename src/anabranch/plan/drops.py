@@ -93,13 +93,13 @@ def cuts(points: Sequence[DropPoint]) -> tuple[tuple[DropPoint, ...], ...]:
     if len(usable) > MOST_POINTS:
         first = [p for p in usable if p.kind == "source"]
         last = [p for p in usable if p.kind == "operator" and p.outputs == p.domain]
-        return tuple({tuple(_disjoint(each)): None for each in (first + last, last)})
+        return tuple({tuple(_disjoint(each)): None for each in (first + last, last + first)})
     found: list[tuple[DropPoint, ...]] = []
     for count in range(len(usable), 0, -1):
         for chosen in combinations(usable, count):
             if len(_disjoint(chosen)) == count and not any(set(chosen) <= set(each) for each in found):
                 found.append(chosen)
-    return tuple(sorted(found, key=lambda cut: -sum(len(point.domain) for point in cut)))
+    return tuple(sorted(found, key=lambda cut: (-sum(len(point.domain) for point in cut), len(cut))))
 
 
 def _disjoint(points: Iterable[DropPoint]) -> list[DropPoint]:
@@ -114,6 +114,11 @@ def _disjoint(points: Iterable[DropPoint]) -> list[DropPoint]:
 
 class _Points:
     def __init__(self, boxes: Sequence[Box], tight: bool) -> None:
+        wanted: set[str] = set()
+        for box in reversed(boxes):
+            if box.terms is not None or box.name in wanted or not box.windows:
+                wanted |= {box.name, *box.reads}
+        boxes = [box for box in boxes if box.name in wanted]  # of the others nothing is delivered, nor read
         self.boxes = {box.name: box for box in boxes}
         self.tight = tight
         self.readers: dict[str, list[Box]] = {}
@@ -172,6 +177,8 @@ class _Points:
             nothing = Span(1, 0, 0, 1)
             why = f"nobody knows which rows {closed[0]} needs for an exact answer"
             return DropPoint(name, kind, at, nothing, 0, domain, outputs, {}, nothing, why)
+        first = next((w for name in outputs for w in self.boxes[name].windows), starts[0].windows[0])
+        self.origin = first.origin
         span = self._span(kind, starts, self.tight)
         emits = {name: self._emits(name, span) for name in domain}
         bound = min((self._bound(name, span.slide) for name in outputs), default=0)
@@ -182,17 +189,17 @@ class _Points:
     def _span(self, kind: Kind, starts: Sequence[Box], tight: bool) -> Span:
         if kind == "results":
             return self._results(starts[0], tight)
-        return fan_out([self._needs(box, tight) for box in starts])
+        return fan_out([self._needs(box, tight) for box in starts], self.origin)
 
     def _needs(self, box: Box, tight: bool) -> Span:
         """At the input of a box."""
         results = self._results(box, tight)
-        return fan_out([pipeline(window, results, tight=tight) for window in box.windows])
+        return fan_out([pipeline(window, results, tight=tight) for window in box.windows], self.origin)
 
     def _results(self, box: Box, tight: bool) -> Span:
         """At the output of a box."""
         own = [results_of(window) for window in box.windows] if box.terms is not None else []
-        return fan_out([*own, *(self._needs(reader, tight) for reader in self._read([box.name]))])
+        return fan_out([*own, *(self._needs(reader, tight) for reader in self._read([box.name]))], self.origin)
 
     def _emits(self, name: str, unit: Span) -> tuple[Span, ...]:
         box = self.boxes[name]

@@ -15,6 +15,7 @@ keeps it, and a history that was cut short does no harm.
 | key-placement | partition | to SH, when keys are few | away from SH, when they are `split.selection.SLACK` too many |
 | key-placement | heavy_keys | a new table after every epoch | |
 | rebalance | routing | one group per overloaded worker, see `rebalancing` | |
+| shed | p, cut, shut | see `overload` | |
 | rebalance | workers | when there are more than `beta` suppliers per consumer | when none is left, and they can |
 
 The gap between raising and lowering is the hysteresis: a rate that trembles by less than `SLACK` changes nothing.
@@ -182,10 +183,10 @@ def measured_costs(
         last = measured
     if last is None or max(seconds) <= 0:
         return None
-    return BatchCosts(*_fit(np.array(rows_of), np.array(seconds))), last
+    return BatchCosts(*fit_nonnegative(np.array(rows_of), np.array(seconds))), last
 
 
-def _fit(features: np.ndarray[Any, Any], target: np.ndarray[Any, Any]) -> tuple[float, float, float]:
+def fit_nonnegative(features: np.ndarray[Any, Any], target: np.ndarray[Any, Any]) -> tuple[float, float, float]:
     """Least squares without negative coefficients: with three of them all seven choices can be tried."""
     best, least = np.zeros(3), np.inf
     for size in (3, 2, 1):

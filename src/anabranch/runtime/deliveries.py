@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,12 +13,25 @@ from anabranch.network.nodes import Node
 
 @dataclass(frozen=True)
 class Delivery:
-    """Outputs of one operator and their sinks."""
+    """Outputs of one operator and their sinks; `max_gap` None: as the query's QoS says."""
 
     sinks: tuple[tuple[Node, str, Sink], ...]
+    max_gap: int | None = None
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.max_gap is not None and (not isinstance(self.max_gap, int) or self.max_gap < 0):
+            raise InvalidArgumentError(f"max_gap={self.max_gap!r}", hint="a number of windows; 0 means: never drop one")
+        if not isinstance(self.weight, (int, float)) or not 0 < self.weight < math.inf:
+            raise InvalidArgumentError(f"weight={self.weight!r}", hint="what this output is worth, above zero")
 
 
-def deliver(emissions: Sequence[tuple[Node, str]], sink: Sink | Mapping[str, Sink]) -> Delivery:
+def deliver(
+    emissions: Sequence[tuple[Node, str]],
+    sink: Sink | Mapping[str, Sink],
+    max_gap: int | None = None,
+    weight: float = 1.0,
+) -> Delivery:
     """One sink for the only output, or a dictionary for several."""
     names = [name for _, name in emissions]
     if isinstance(sink, Sink):
@@ -35,4 +49,4 @@ def deliver(emissions: Sequence[tuple[Node, str]], sink: Sink | Mapping[str, Sin
             f"there is no output {', '.join(sorted(unknown)) or '(an empty dictionary)'}",
             hint=f"the outputs are {', '.join(names)}",
         )
-    return Delivery(tuple((node, name, sink[name]) for node, name in emissions if name in sink))
+    return Delivery(tuple((node, name, sink[name]) for node, name in emissions if name in sink), max_gap, weight)

@@ -18,13 +18,17 @@ from anabranch.network.columns import floordiv
 from anabranch.network.nodes import ONLY, CombineNode, Input, JoinNode, ProcessNode, Stateful, WindowNode
 from anabranch.network.parts import Output, Source
 from anabranch.operators.windowed import KEYS_OF
+from anabranch.plan.drops import DropPoint
 from anabranch.plan.placement import stretch_of
 from anabranch.runtime import jobs
 from anabranch.runtime.controllers import HEAVY
+from anabranch.runtime.counted import Counted, Seen
+from anabranch.runtime.dropping import EpochDrops, time_at
 from anabranch.runtime.outputs import Target
 from anabranch.runtime.plan import Step
 from anabranch.runtime.progress import OperatorProgress, PartitionMeasure, SplitterMeasure, WorkerMeasure
 from anabranch.runtime.recipes import NULL_KEYS, SLOTS, Recipe
+from anabranch.runtime.shedding import source_name
 from anabranch.runtime.sources import BatchRows, at_once
 from anabranch.runtime.standing import Context, Standing
 from anabranch.runtime.windowing import PART
@@ -55,15 +59,26 @@ class Epoch:
     """One epoch while it runs."""
 
     def __init__(
-        self, context: Context, standing: Standing, epoch: int, plan: Mapping[str, Any], rows: BatchRows
+        self,
+        context: Context,
+        standing: Standing,
+        epoch: int,
+        plan: Mapping[str, Any],
+        rows: BatchRows,
+        drops: EpochDrops | None = None,
     ) -> None:
         self.context = context
         self.standing = standing
         self.epoch = epoch
         self.plan = plan
         self.latest: dict[int, int | None] = {}
+        self.arrived: dict[int, float] = {}
+        """of sources whose rows are dropped: how many would have come to the operators"""
+        self.passing: dict[int, float] = {}
         self.source_rows: dict[int, int] = {}
+        self.drops = drops
         self._rows = rows
+        self._counted: dict[tuple[str, int], Counted] = {}
         self._staged: dict[tuple[int, str], Published] = {}
         self._watermarks: dict[int, int | None] = {}
 
@@ -94,9 +109,13 @@ class Epoch:
         task = self._task(step, recipe, edges, targets)
         if isinstance(node, WindowNode):
             assert recipe.windows is not None
-            packed = [recipe.windows.packed(i, self._feed(node, each), decided) for i, each in enumerate(node.inputs)]
+            packed = [
+                recipe.windows.packed(i, self._feed(node, each, counted=i), decided)
+                for i, each in enumerate(node.inputs)
+            ]
             disorder = self.context.settings.qos.disorder
-            found = recipe.windows.run(jobs.union(packed), task, targets[ONLY], disorder)
+            left_out = None if self.drops is None else self.drops.of_results(step)
+            found = recipe.windows.run(jobs.union(packed), task, targets[ONLY], disorder, left_out)
         else:
             if isinstance(node, JoinNode) and at_once(node):
                 late_before = self.standing.operators[step.name].watermark
@@ -112,7 +131,7 @@ class Epoch:
         for name, files in outputs.items():
             self._stage(step, name, targets[name], files)
         marks = workers[0]["marks"]
-        self._census(node, marks)
+        self._census(step, node, marks)
         self._keep_side(step, node, marks)
         outcome = _outcome(step, workers, marks, outputs, self.plan["operators"][step.name]["decisions"])
         if decided.partitioning is None:
@@ -141,17 +160,31 @@ class Epoch:
         i = self.context.network.index_of(origin)
         return Edge(each.port, time_column, self.standing.latest[i], origin.delay, idle=i in self.plan["idle"])
 
-    def _feed(self, node: Stateful, each: Input) -> jobs.Feed:
+    def _feed(self, node: Stateful, each: Input, counted: int | None = None) -> jobs.Feed:
+        """The rows of an input, but those that are dropped; `counted`: the number of the input, to count these."""
         origin = each.part.origin
-        late_before = self.standing.operators[self.context.network.name_of(node)].watermark
+        name = self.context.network.name_of(node)
+        late_before = self.standing.operators[name].watermark
         if isinstance(origin, Output):
-            return jobs.Feed(each.part.apply(self._staged_frame(origin)), None, late_before)
+            rows = self._without_dropped(name, each, self._staged_frame(origin), counted)
+            return jobs.Feed(each.part.apply(rows), None, late_before)
         rows = self._rows.of(origin)
         if not isinstance(node, WindowNode) and node.routing.reads_blocks(each.part):
             return jobs.Feed(rows, origin.packed, late_before)
         if origin.packed is not None:
             rows = unpacked(rows, origin.packed)
+        rows = self._without_dropped(name, each, rows, counted)
         return jobs.Feed(each.part.apply(rows), None, late_before)
+
+    def _without_dropped(self, name: str, each: Input, rows: DataFrame, counted: int | None) -> DataFrame:
+        step = next(step for step in self.context.network.steps if step.name == name)
+        gone = None if self.drops is None else self.drops.of_edge(step, each)
+        if gone is None:
+            return rows
+        if counted is None:
+            return rows.where(~gone)
+        counter = self._counted[name, counted] = Counted()
+        return counter.over(rows, time_at(each), gone)
 
     def _decided(self, step: Step) -> jobs.Decided:
         plan = self.plan["operators"][step.name]
@@ -195,7 +228,7 @@ class Epoch:
             memory_limit=context.settings.memory_limit,
         )
 
-    def _census(self, node: Stateful, marks: Sequence[Mapping[str, Any]]) -> None:
+    def _census(self, step: Step, node: Stateful, marks: Sequence[Mapping[str, Any]]) -> None:
         """What the splitters saw of each source. Operators of the same source see the same, unless a step filters."""
         for number, each in enumerate(node.inputs):
             origin = each.part.origin
@@ -204,11 +237,28 @@ class Epoch:
                 mine = [mark for mark in marks if mark["edge"] == number]
                 times = [t for t in (self.latest.get(i), *(mark["max_t"] for mark in mine)) if t is not None]
                 rows = sum(mark["rows"] for mark in mine)
-                if not rows and each.part.steps:
+                seen = self._seen(step, number, origin)
+                if seen is not None:
+                    times += [] if seen.latest is None else [seen.latest]
+                    kept = seen.rows - seen.shed
+                    # Steps let some share of the rows pass: of those that were dropped it would have been the same.
+                    share = rows / kept if kept else self.passing.get(i, 1.0)
+                    self.passing[i] = share
+                    self.arrived[i] = max(self.arrived.get(i, 0.0), rows + seen.shed * share)
+                    rows = seen.rows
+                elif not rows and each.part.steps:
                     rows, latest = self._before_steps(origin)
                     times += [] if latest is None else [latest]
                 self.latest[i] = max(times, default=None)
                 self.source_rows[i] = max(self.source_rows.get(i, 0), rows)
+
+    def _seen(self, step: Step, number: int, origin: Source) -> Seen | None:
+        """What was counted where rows of a source are dropped for an input; None if none are."""
+        at_source, counted = self._rows.seen(origin), self._counted.get((step.name, number))
+        if counted is None:
+            return at_source
+        seen = counted.seen
+        return seen if at_source is None else Seen(at_source.rows, at_source.shed + seen.shed, at_source.latest)
 
     def _before_steps(self, origin: Source) -> tuple[int, int | None]:
         """How many rows a source had and their latest time, where a filter let none of them through.
@@ -270,6 +320,28 @@ class Epoch:
         for step in self.context.network.steps:
             for name, sink in step.sinks.items():
                 sink.publish(self._staged[id(step.node), name])
+
+    def seen_at(self, point: DropPoint) -> Seen:
+        """What came to a drop point."""
+        if point.kind == "source":
+            network = self.context.network
+            found = [self._seen_of(source) for source in network.sources if source_name(network, source) in point.at]
+        else:
+            found = [counted.seen for (name, _), counted in self._counted.items() if name in point.at]
+        known = [each for each in found if each is not None]
+        return Seen(sum(each.rows for each in known), sum(each.shed for each in known))
+
+    def _seen_of(self, source: Source) -> Seen | None:
+        if source.packed is None:
+            return self._rows.seen(source)
+        # Counted by all who read it, each the same.
+        readers = (
+            self._counted.get((step.name, number))
+            for step in self.context.network.steps
+            for number, each in enumerate(step.node.inputs)
+            if each.part.origin is source
+        )
+        return next((counted.seen for counted in readers if counted is not None), None)
 
     def close(self) -> None:
         """Remove what only this epoch needed."""

@@ -25,6 +25,7 @@ from anabranch.runtime.progress import EpochProgress
 from anabranch.runtime.rebalancing import ROUTING
 from anabranch.runtime.recipes import SLOTS, recipe_of
 from anabranch.runtime.settings import Settings
+from anabranch.runtime.shed_epochs import Shedding, ShedOutcome
 from anabranch.runtime.sources import SourceRows
 from anabranch.runtime.standing import Checkpoint, Context, Standing
 from anabranch.runtime.store import EpochStore
@@ -52,6 +53,7 @@ class EpochRunner:
         checkpoint.side.create()
         self.standing = Standing.of(network, self.context.ledger)
         self.history: list[EpochProgress] = []
+        self.shedding = Shedding(self.context, self.standing)
 
     @property
     def network(self) -> Network:
@@ -86,13 +88,15 @@ class EpochRunner:
         if plan is None:
             plan = self._decide()
             context.ledger.write_plan(epoch, plan)
-        run = Epoch(context, self.standing, epoch, plan, self._rows.of(batch, context.network))
+        drops = self.shedding.drops(plan)
+        run = Epoch(context, self.standing, epoch, plan, self._rows.of(batch, context.network, drops), drops)
         try:
             outcomes = [run.operator(step) for step in context.network.steps]
+            shed = self.shedding.after(run, outcomes, self.history)
             run.publish()
         finally:
             run.close()
-        self._done(epoch, run, outcomes)
+        self._done(epoch, run, outcomes, shed)
         self._forget(epoch)
         progress = EpochProgress(
             query=context.checkpoint.query,
@@ -106,6 +110,10 @@ class EpochRunner:
             replayed=replayed,
             restored=sum(worker.rebuilt for outcome in outcomes for worker in outcome.progress.workers),
             operators=tuple(outcome.progress for outcome in outcomes),
+            drops=shed.drops,
+            latency=time.time() - self.history[-1].started if self.history else None,
+            arrived=shed.arrived,
+            spared=shed.spared,
         )
         self.history = [*self.history, progress][-HISTORY:]
         return progress
@@ -128,9 +136,14 @@ class EpochRunner:
                 "decisions": {**decisions, **recipe.fixed},
             }
             allowances[name] = allowance(self.history, name, settings.trigger_seconds, recipe.fixed.get(SLOTS, 1))
-        return {"operators": operators, "idle": self.standing.idle(settings.idle), "allowances": allowances}
+        return {
+            "operators": operators,
+            "idle": self.standing.idle(settings.idle),
+            "allowances": allowances,
+            **self.shedding.plan(self.history),
+        }
 
-    def _done(self, epoch: int, run: Epoch, outcomes: Sequence[Outcome]) -> None:
+    def _done(self, epoch: int, run: Epoch, outcomes: Sequence[Outcome], shed: ShedOutcome) -> None:
         standing = self.standing
         for i, latest in run.latest.items():
             known = [t for t in (standing.latest[i], latest) if t is not None]
@@ -153,7 +166,8 @@ class EpochRunner:
             state.decisions = run.plan["operators"][step.name]["decisions"]
             state.remember(epoch, outcome.progress)
             operators[step.name] = {**state.as_json(), "block_groups": sorted(outcome.block_groups)}
-        self.context.ledger.write_done(epoch, {"latest": standing.latest, "operators": operators})
+        done = {"latest": standing.latest, "operators": operators, **shed.as_json()}
+        self.context.ledger.write_done(epoch, done)
         standing.last = epoch
 
     def _forget(self, epoch: int) -> None:

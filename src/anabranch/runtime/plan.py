@@ -22,6 +22,10 @@ class Step:
     sinks: dict[str, Sink]
     feeds: frozenset[str]
     """outputs that other operators read"""
+    max_gap: int | None = None
+    """windows in a row that may be missing of what it delivers; None: as the QoS of the query says"""
+    weight: float = 1.0
+    """what its results are worth, when several compete"""
 
 
 @dataclass(frozen=True)
@@ -85,9 +89,12 @@ def arrange(deliveries: Sequence[Delivery]) -> Network:
     _check_sinks([sink for _, _, sink in wanted])
     steps = []
     for number, node in enumerate(order, 1):
+        mine = [delivery for delivery in deliveries if any(of is node for of, _, _ in delivery.sinks)]
         sinks = {name: sink for of, name, sink in wanted if of is node}
+        gaps = [delivery.max_gap for delivery in mine if delivery.max_gap is not None]
         feeds = frozenset(name for of, name in read if of == id(node))
-        steps.append(Step(f"{node.kind}-{number}", node, sinks, feeds))
+        weight = sum(delivery.weight for delivery in mine) or 1.0
+        steps.append(Step(f"{node.kind}-{number}", node, sinks, feeds, min(gaps, default=None), weight))
     return Network(tuple(steps), tuple(sources))
 
 

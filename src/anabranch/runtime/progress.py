@@ -5,6 +5,7 @@
           ├ SplitterMeasure        one window splitter (paper 5), where the operator has some
           ├ PartitionMeasure       one window of a key partitioner (paper 3), where a policy places the keys
           └ WorkerMeasure          one worker
+      └ DropProgress               one place where windows are dropped (paper 4)
 
 **Units.** Seconds are floats and wall clock, except *busy* seconds, which are summed over the tasks of one worker and
 can exceed the epoch's. The watermark is event time in integer microseconds, as all event times are. Rows, bytes,
@@ -190,6 +191,41 @@ class OperatorProgress:
 
 
 @dataclass(frozen=True)
+class DropProgress:
+    """What one drop point (`plan.drops`) did in an epoch. Windows are counted once per bucket of keys."""
+
+    point: str
+    p: float
+    """share of units that the coins say drop"""
+    bound: int | None
+    """B: units in a row that may be missing; None: the queries below are shut"""
+    cause: str
+    rows: int = 0
+    """rows that came to this point"""
+    shed: int = 0
+    """of them, those that were dropped at once"""
+    windows: int = 0
+    """windows whose time was over in this epoch"""
+    dropped: int = 0
+    """of them, those that were not delivered"""
+    delivered_share: float = 1.0
+    """of all windows since the query first shed"""
+
+    @property
+    def kept(self) -> int:
+        """Rows that passed."""
+        return self.rows - self.shed
+
+    def describe(self) -> str:
+        """One line for people."""
+        how = "shut" if self.bound is None else f"p = {self.p:.2f}, B = {self.bound}"
+        return (
+            f"{self.point}: {how}; {self.shed:,} of {self.rows:,} rows shed, {self.dropped:,} of {self.windows:,} "
+            f"windows dropped, {self.delivered_share:.1%} delivered so far ({self.cause})"
+        )
+
+
+@dataclass(frozen=True)
 class EpochProgress:
     """One epoch of one query."""
 
@@ -214,9 +250,20 @@ class EpochProgress:
     restored: int = 0
     """partition-groups restored from the epoch store"""
     operators: tuple[OperatorProgress, ...] = ()
+    drops: tuple[DropProgress, ...] = ()
+    """where windows are dropped, or were until now"""
+    latency: float | None = None
+    """seconds from the arrival of the oldest row that this epoch could read at once (as the one before began) to
+    publishing; None in the first epoch"""
+    arrived: float | None = None
+    """for the load monitor: rows that came to the operators, or would have, had they not been shed before; None: `rows`
+    """
+    spared: float = 0.0
+    """for the load monitor: of these, how many were spared all work by shedding, as far as it can be told"""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "operators", tuple(self.operators))
+        object.__setattr__(self, "drops", tuple(self.drops))
 
     @property
     def interval(self) -> float:
@@ -243,7 +290,8 @@ class EpochProgress:
 
     @property
     def shed(self) -> int:
-        return sum(operator.shed for operator in self.operators)
+        """Rows dropped before anything was done to them. Where several points drop, each counts what came to it."""
+        return sum(drop.shed for drop in self.drops)
 
     @property
     def state_bytes(self) -> int:
@@ -283,6 +331,7 @@ class EpochProgress:
             "shed": self.shed,
             "state_bytes": self.state_bytes,
             "operators": operators,
+            "drops": [_fields(drop) for drop in self.drops],
         }
 
     @classmethod
@@ -298,7 +347,8 @@ class EpochProgress:
             )
             for operator in record.get("operators", ())
         )
-        return _from(cls, record, operators=operators)
+        drops = tuple(_from(DropProgress, drop) for drop in record.get("drops", ()))
+        return _from(cls, record, operators=operators, drops=drops)
 
 
 def _per(amount: float, seconds: float) -> float:

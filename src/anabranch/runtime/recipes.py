@@ -95,6 +95,8 @@ class Recipe:
 
     def _tuning(self, settings: Settings) -> list[Controller]:
         node, name = self.step.node, self.step.name
+        if isinstance(node, WindowNode) and node.query.counts_rows:
+            return []  # a count window leaves with its last row, and waits for no other
         if isinstance(node, WindowNode) and settings.qos.latency_seconds is not None and "batch" not in self.fixed:
             longest = max(node.query.panes.in_panes(), key=lambda w: w.size)
             window = Window(longest.size, longest.slide)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 from pyspark.sql import SparkSession
 
 from anabranch.errors import InvalidArgumentError
+from anabranch.io.sinks import Sink
 from anabranch.windows import Duration, micros
 
 AVAILABLE_NOW = "available-now"
@@ -19,18 +21,53 @@ MEMORY_SHARE = 0.75
 _UNITS = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
 
+Overflow = Literal["shed", "halt"]
+DropAt = Literal["auto", "source", "operators", "results"]
+
+
 @dataclass(frozen=True)
 class QoS:
     """Quality of service: bounds that the controllers keep.
 
     `max_latency`: how long a result may take; `disorder`: how far apart two results may leave out of order (0: strictly
     in the order of windows, None: as they come).
+
+    **Under overload** results come later and later, unless some may be missing. `max_gap` says how many windows in a
+    row may: then whole windows are dropped, just enough of them to keep `max_latency`, and every one that is delivered
+    is exact. None or 0: nothing is ever dropped. ``.to(sink, max_gap=..., weight=...)`` says it for one output.
+    With ``overflow="halt"`` the query stops with an error where it would have to drop.
+
+    `drop_at` says where: "auto" by what is measured; "source", "operators" (before each aggregate that is delivered) or
+    "results" (after it: the paper's random drop, for comparison). `drop_share` drops that share always, load or not.
+    The same `seed` throws the same coins.
     """
 
     max_latency: Duration | None = None
     disorder: int | None = None
+    max_gap: int | None = None
+    overflow: Overflow = "shed"
+    drop_at: DropAt = "auto"
+    drop_share: float | None = None
+    seed: int = 0
 
     def __post_init__(self) -> None:
+        if self.max_gap is not None and (not _whole(self.max_gap) or self.max_gap < 0):
+            raise InvalidArgumentError(f"max_gap={self.max_gap!r}", hint="a number of windows; 0 means: never drop one")
+        if self.overflow not in get_args(Overflow):
+            raise InvalidArgumentError(f"overflow={self.overflow!r}", hint='"shed" or "halt"')
+        if self.overflow == "halt" and self.max_latency is None:
+            raise InvalidArgumentError(
+                'overflow="halt" without max_latency: nobody could tell what too late is', hint="give max_latency"
+            )
+        if self.drop_at not in get_args(DropAt):
+            raise InvalidArgumentError(f"drop_at={self.drop_at!r}", hint=f"one of {', '.join(get_args(DropAt))}")
+        if self.drop_share is not None:
+            if not isinstance(self.drop_share, (int, float)) or not 0 <= self.drop_share < 1:
+                raise InvalidArgumentError(f"drop_share={self.drop_share!r}", hint="a share from 0 to below 1")
+            if self.overflow == "halt":
+                raise InvalidArgumentError('drop_share with overflow="halt"', hint="leave one of them out")
+        if not _whole(self.seed):
+            raise InvalidArgumentError(f"seed={self.seed!r}", hint="a whole number")
         if self.disorder is not None and (not isinstance(self.disorder, int) or self.disorder < 0):
             raise InvalidArgumentError(
                 f"a disorder of k = {self.disorder!r}", hint="k is 0 or more, or None for any order"
@@ -55,12 +92,18 @@ class Settings:
     live: str
     memory_limit: int | None = None
     """bytes of live state that a worker may hold"""
+    report: Sink | None = None
+    """takes the list of dropped windows"""
 
     @property
     def trigger_seconds(self) -> float | None:
         if self.trigger is None or self.trigger == AVAILABLE_NOW:
             return None
         return micros(self.trigger, "trigger") / 1e6
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def byte_count(value: int | str, what: str) -> int:

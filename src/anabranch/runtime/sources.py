@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,7 +15,11 @@ from pyspark.sql import functions as F
 
 from anabranch.network.nodes import JoinNode, Node
 from anabranch.network.parts import Source
+from anabranch.runtime.counted import Counted, Seen
 from anabranch.runtime.plan import Network
+
+if TYPE_CHECKING:
+    from anabranch.runtime.dropping import EpochDrops
 
 _TAG, _ROW = "__ab_source", "__ab_row"
 
@@ -43,13 +48,13 @@ class SourceRows:
         ]
         return self.sources[number].frame.select(F.lit(number).alias(_TAG), *columns)
 
-    def of(self, batch: DataFrame, network: Network) -> BatchRows:
-        """The rows of a micro-batch."""
+    def of(self, batch: DataFrame, network: Network, drops: EpochDrops | None = None) -> BatchRows:
+        """The rows of a micro-batch, without those that are dropped for all who read them."""
         passes = 0
         for step in network.steps:
             reads = [each for each in step.node.inputs if isinstance(each.part.origin, Source)]
             passes += 1 if at_once(step.node) else len(reads)
-        return BatchRows(self.sources, batch, keep=passes > 1)
+        return BatchRows(self.sources, batch, keep=passes > 1, drops=drops)
 
 
 def at_once(node: Node) -> bool:
@@ -68,16 +73,38 @@ def at_once(node: Node) -> bool:
 class BatchRows:
     """The rows of a micro-batch, by source. Kept in memory if there is more than one pass over them."""
 
-    def __init__(self, sources: tuple[Source, ...], batch: DataFrame, *, keep: bool) -> None:
+    def __init__(
+        self, sources: tuple[Source, ...], batch: DataFrame, *, keep: bool, drops: EpochDrops | None = None
+    ) -> None:
         self._sources = sources
         self._kept = keep
+        self._drops = drops
+        self._counted: dict[int, Counted] = {}
+        self._frames: dict[int, DataFrame] = {}
+        if len(sources) == 1:
+            batch = self._without_dropped(0, batch)
         self._batch = batch.persist() if keep else batch
 
     def of(self, source: Source) -> DataFrame:
         if len(self._sources) == 1:
             return self._batch
         i = self.number_of(source)
-        return self._batch.where(F.col(_TAG) == i).select(f"{_ROW}{i}.*")
+        if i not in self._frames:
+            self._frames[i] = self._without_dropped(i, self._batch.where(F.col(_TAG) == i).select(f"{_ROW}{i}.*"))
+        return self._frames[i]
+
+    def seen(self, source: Source) -> Seen | None:
+        """How many rows came and were dropped; None if none of this source are. After a job that read them."""
+        counted = self._counted.get(self.number_of(source))
+        return None if counted is None else counted.seen
+
+    def _without_dropped(self, i: int, rows: DataFrame) -> DataFrame:
+        source = self._sources[i]
+        gone = None if self._drops is None or source.packed is not None else self._drops.of_source(source)
+        if gone is None:
+            return rows
+        self._counted[i] = Counted()
+        return self._counted[i].over(rows, source.time.micros(), gone)
 
     @property
     def tagged(self) -> DataFrame:

@@ -9,6 +9,7 @@ from pathlib import Path
 from pyarrow.fs import FileSystem
 
 from anabranch.errors import InvalidArgumentError
+from anabranch.io.sinks import Sink
 from anabranch.runtime.deliveries import Delivery
 from anabranch.runtime.epochs import EpochRunner
 from anabranch.runtime.exporters import Listener
@@ -36,6 +37,7 @@ def start(
     store: str | Path | tuple[FileSystem, str] | None = None,
     live: str | Path | None = None,
     memory_limit: int | str | None = None,
+    report: Sink | None = None,
 ) -> EpochQuery:
     """Run a query network, and return the handle of the running query.
 
@@ -59,6 +61,8 @@ def start(
         memory_limit: how much live state a worker may hold, in bytes or as text ("4 GB"), before the query ends with an
             error that says what to do. Unless given: three quarters of the machine's memory, shared by all workers of a
             local session; on a cluster nobody knows how many workers a machine has.
+        report: takes a row for every range of windows that was dropped, with the reason; where `qos` allows that. They
+            are kept in the checkpoint folder (`side/drops`) anyway.
     """
     for each in deliveries:
         if not isinstance(each, Delivery):
@@ -87,6 +91,7 @@ def start(
         None if idle is None else micros(idle, "idle") / 1e6,
         str(folder / unique),
         most_memory(session, workers) if memory_limit is None else byte_count(memory_limit, "memory_limit"),
+        report,
     )
     runner = EpochRunner(network, settings, Checkpoint(own, unique), session)
     query = EpochQuery(runner, name, listeners)

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
@@ -24,9 +24,10 @@ from pyspark.sql.types import StructType
 from anabranch.io.frames import unpacked
 from anabranch.network.columns import floordiv, quoted
 from anabranch.network.nodes import WindowNode
+from anabranch.operators.positions import POSITION
 from anabranch.operators.protocol import OperatorFactory
 from anabranch.operators.sliding import PANE, ROWS
-from anabranch.operators.windowed import WindowOperator
+from anabranch.operators.windowed import OPEN, CountWindowOperator, WindowOperator
 from anabranch.plan import batch as batch_plan
 from anabranch.plan.panes import WINDOW, lifts, run_columns, state_names, states_of, window_settings
 from anabranch.plan.partition import PartialPanes
@@ -58,13 +59,16 @@ class WindowJob:
         asked = query.partition.partitioning is not None
         self.placing: PartialPanes | None = None
         """partition and partial evaluation by a policy; None: Spark is left alone"""
-        if asked or not_placed(query) is None:
+        self._counts_rows = query.counts_rows
+        # Where rows are counted, each key is in one place already.
+        if (asked or not_placed(query) is None) and not query.counts_rows:
             python = in_parts(query) is not None
             self.placing = PartialPanes(query, _T, self.workers, in_python=python, counted=(_TIMED, _MAX_T, PART))
         self._splitters = query.partition.splitters
         self._keys = tuple(f"__ab_k{i}" for i in range(len(query.keys)))
         keys = [quoted(key).alias(name) for key, name in zip(query.keys, self._keys, strict=True)]
-        self._placed = [F.col("*"), query.time.micros().alias(_T), F.spark_partition_id().cast("bigint").alias(PART)]
+        axis = quoted(POSITION) if query.counts_rows else query.time.micros()
+        self._placed = [F.col("*"), axis.alias(_T), F.spark_partition_id().cast("bigint").alias(PART)]
         self._pane = pane_of(F.col(_T), panes.size, panes.origin, floordiv)
         self._pane_end = (self._pane + 1) * panes.size + panes.origin
         # By part as well: then a pane's state depends on the rows of one task only, in their order, and sums of floats
@@ -72,6 +76,9 @@ class WindowJob:
         self._by = [F.col(PART), *keys]
         self._states = [*lifts(query), F.count(_T).alias(_TIMED), F.max(_T).alias(_MAX_T)]
         self._travelling = (*self._keys, PANE, ROWS, *state_names(query), PART)
+        if query.counts_rows:
+            self._states.append(F.max(OPEN).alias(OPEN))
+            self._travelling = (*self._travelling, OPEN)
         group = group_of([F.col(name) for name in self._keys], node.groups).alias(_GROUP)
         self._selected = [*map(F.col, (*self._travelling, _TIMED, _MAX_T)), group]
         if self.placing is not None:
@@ -90,6 +97,8 @@ class WindowJob:
         self._names = [*query.keys, *self._runs.names[len(self._keys) :]]
         self._exploded, self._lowered = run_columns(query, also=(REPORT,))
         self.factory: OperatorFactory = partial(WindowOperator, settings)
+        if query.counts_rows:
+            self.factory = partial(CountWindowOperator, settings, query.rows_per_key)
         self.yields: pa.Schema = to_arrow_schema(runs, timezone="UTC")
         """of the runs that workers give to Spark"""
         self.result: pa.Schema = to_arrow_schema(query.result_like(batch_plan.build).schema, timezone="UTC")
@@ -98,7 +107,9 @@ class WindowJob:
     def packed(self, edge: int, feed: Feed, decided: Decided) -> DataFrame:
         """Panes, as blocks. Late rows, and those without a time, have no pane id, but are counted."""
         rows = feed.rows if feed.packed is None else unpacked(feed.rows, feed.packed)
-        pane = self._pane if feed.watermark is None else F.when(self._pane_end > feed.watermark, self._pane)
+        # The numbering has kept late rows out, and positions are no times.
+        late = None if self._counts_rows else feed.watermark
+        pane = self._pane if late is None else F.when(self._pane_end > late, self._pane)
         gate = PaneGate(PANE, ROWS, _TIMED, _MAX_T)
         if self.placing is None:
             counted = rows.select(*self._placed).groupBy(*self._by, pane.alias(PANE)).agg(*self._states)
@@ -122,11 +133,16 @@ class WindowJob:
         )
         return counted.select(*self._selected).mapInArrow(splitter, PACKED_SCHEMA)
 
-    def run(self, packed: DataFrame, task: EpochTask, target: Target, disorder: int | None) -> list[dict[str, Any]]:
-        """Workers give runs, Spark makes windows of them, a writer writes."""
+    def run(
+        self, packed: DataFrame, task: EpochTask, target: Target, disorder: int | None, left_out: Column | None = None
+    ) -> list[dict[str, Any]]:
+        """Workers give runs, Spark makes windows of them, a writer writes. Windows that are `left_out` do not leave."""
         exchanged = packed.repartitionById(packed_workers(task), WORKER)
         runs = exchanged.mapInArrow(task, self._runs).toDF(*self._names)
-        windows = runs.select(*self._exploded).select(*self._lowered)
+        windows = runs.select(*self._exploded)
+        if left_out is not None:
+            windows = windows.where(~left_out)
+        windows = windows.select(*self._lowered)
         if disorder is not None:
             windows = windows.repartition(1)
         return reports(windows.mapInArrow(Writer(target, disorder, WINDOW), f"{REPORT} string"))

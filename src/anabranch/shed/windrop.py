@@ -4,9 +4,9 @@ Units (windows, or several of them: `windows.spans`) are cut into batches of B. 
 it shall be dropped, with probability p. But never more than B units in a row are missing:
 
     coins, B = 3      drop     drop     drop     keep     keep
-    units             x x x    . x x    x . x    x . .    . . .       x dropped, . kept
-                               ↑          ↑      ↑
-                          opens: B were missing  skipped: pays for one that opened
+    units             x x x    . x x    x . x    x x .    . . .       x dropped, . kept
+                               ↑          ↑      ↑ ↑
+                          open: B were missing   skipped: they pay for the two that opened
 
 A unit that opens although its coin said drop is a debt. A later unit whose coin says keep pays for it and is skipped,
 if that leaves no gap above B. So both hold: B always, and p in the long run, as long as p <= B/(B+1); more cannot be
@@ -122,19 +122,24 @@ class DropState:
         before = set(_units(self.dropped[g], self.unit, max(through, unseen)))
         past = [(max(first, needed), min(last, opens - 1)) for first, last in self.dropped[g]]
         kept_past = [(first, last) for first, last in past if first <= last]
-        if bound is None:
-            return Tally(), _joined([*kept_past, (opens, through)])
         coins: dict[int, float] = {}
 
         def says(unit: int, at: float) -> bool:
+            if bound is None:
+                return False
             batch = unit // max(1, bound)
             if batch not in coins:
                 coins[batch] = coin(seed, batch)
             return says_drop(coins[batch], at, g, self.buckets)
 
         tally = self.tallies[g]
-        for unit in range(self.unit, opens):
+        # Right after the last dropped one a unit may have opened against its coin. Those behind were kept because of
+        # theirs, with nothing owed, or time has jumped over them before anybody decided.
+        decided = max(before, default=self.unit - 1) + 2
+        for unit in range(self.unit, min(opens, decided)):
             tally = tally.after(unit in before, says(unit, self.p))
+        if bound is None:
+            return Tally(run=tally.run), _joined([*kept_past, (opens, through)])
         if p < self.p:
             # What was owed at a higher p: paid in full, it would go on dropping long after the load has gone.
             tally = replace(tally, debt=min(tally.debt, bound) if p > 0 else 0)

@@ -70,7 +70,8 @@ class Span:
         A gap of B units leaves (B+1)s - w of the stream to nobody: of tumbling windows all, of windows that overlap by
         B or more nothing.
         """
-        return max(0, (bound + 1) * self.slide - self.size) / (bound * self.slide) if bound > 0 else 0.0
+        spare = max(0, (bound + 1) * self.slide - self.size) / (bound * self.slide) if bound > 0 else 0.0
+        return min(1.0, spare)
 
 
 def results_of(window: Window) -> Span:
@@ -91,9 +92,9 @@ def pipeline(window: Window, results: Span, *, tight: bool = True) -> Span:
     return Span(results.slide, results.origin, lo, hi)
 
 
-def fan_out(spans: Sequence[Span]) -> Span:
+def fan_out(spans: Sequence[Span], origin: int | None = None) -> Span:
     """One span for several consumers of a stream: units of the lcm of the slides, as long as any of them needs."""
-    slide, origin = math.lcm(*(span.slide for span in spans)), spans[0].origin
+    slide, origin = math.lcm(*(span.slide for span in spans)), spans[0].origin if origin is None else origin
     wide = [span.over(slide, origin) for span in spans]
     return Span(slide, origin, min(span.lo for span in wide), max(span.hi for span in wide))
 

@@ -1,0 +1,199 @@
+"""What the drop plan of one epoch leaves out: rows before anything is done to them, and results that are not whole.
+
+Rows are counted where they are dropped (`runtime.counted`), with their latest time: the watermark moves on even if all
+rows of an epoch are shed, from the next epoch on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import or_
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from anabranch.network.columns import quoted
+from anabranch.network.nodes import Input, WindowNode
+from anabranch.network.parts import Source
+from anabranch.operators.sliding import FIRST, SPEC
+from anabranch.plan.drops import DropPoint
+from anabranch.plan.panes import WINDOW
+from anabranch.runtime.counted import Seen
+from anabranch.runtime.plan import Network, Step
+from anabranch.runtime.progress import DropProgress
+from anabranch.runtime.shedding import Shedder, source_name, state_of
+from anabranch.shed.lookup import Lookup, TupleFilter, dropped_windows
+from anabranch.shed.windrop import DropState
+from anabranch.split.hashing import key_hash
+
+REPORT_SCHEMA = pa.schema(
+    [
+        ("output", pa.string()),
+        ("window_spec", pa.string()),
+        ("bucket", pa.int32()),
+        ("buckets", pa.int32()),
+        ("first_start", pa.timestamp("us", "UTC")),
+        ("last_start", pa.timestamp("us", "UTC")),
+        ("windows", pa.int64()),
+        ("point", pa.string()),
+        ("p", pa.float64()),
+        ("cause", pa.string()),
+        ("delivered_share", pa.float64()),
+        ("at_epoch", pa.int64()),
+    ]
+)
+"""A row of the report: so many windows of an output, one after the other, are missing; of the keys in a bucket."""
+
+
+def time_at(each: Input) -> Column:
+    """The time of the rows of an input, as they come from their origin, in microseconds."""
+    origin = each.part.origin
+    if isinstance(origin, Source):
+        return origin.time.micros()
+    return origin.time.micros(F.col(WINDOW)["end"]) - 1
+
+
+class EpochDrops:
+    """The drop plan of one epoch, at work."""
+
+    def __init__(self, shedder: Shedder, network: Network, plan: Mapping[str, Any]) -> None:
+        self._network = network
+        self._plan = plan["points"]
+        self._keys = shedder.keys
+        self._points = [shedder.named[name] for name in self._plan]
+        self._states = {point.name: state_of(self._plan[point.name]) for point in self._points}
+
+    def of_source(self, source: Source) -> Column | None:
+        """Which rows of a source are dropped for all that read it."""
+        name = source_name(self._network, source)
+        return self._rows([p for p in self._points if p.kind == "source" and name in p.at], source.time.micros())
+
+    def of_edge(self, step: Step, each: Input) -> Column | None:
+        """Which rows are dropped for one operator, before the steps to it."""
+        points = [p for p in self._points if self._drops_edge(p, step, each)]
+        return self._rows(points, time_at(each))
+
+    def _drops_edge(self, point: DropPoint, step: Step, each: Input) -> bool:
+        if point.kind == "operator":
+            return step.name in point.at
+        # Blocks are dropped where they are unpacked, and so for each reader.
+        origin = each.part.origin
+        if point.kind != "source" or not isinstance(origin, Source) or origin.packed is None:
+            return False
+        return source_name(self._network, origin) in point.at
+
+    def _rows(self, points: Sequence[DropPoint], t: Column) -> Column | None:
+        found = []
+        for point in points:
+            lookup = TupleFilter.of(self._states[point.name], point.span)
+            if lookup is not None:
+                found.append(lookup.left_out(t, self._bucket(point)))
+        return reduce(or_, found) if found else None
+
+    def of_results(self, step: Step) -> Column | None:
+        """Which windows do not leave an operator; over the columns SPEC and FIRST (the window id), and the keys."""
+        node, found = step.node, []
+        if not isinstance(node, WindowNode):
+            return None
+        for point in self._points:
+            for spec, window in enumerate(node.query.panes.windows if step.name in point.domain else ()):
+                ranges = dropped_windows(self._states[point.name], point.emits[step.name][spec], window)
+                lookup = Lookup.of(ranges)
+                if lookup is not None:
+                    mine = F.col(SPEC) == spec
+                    found.append(F.coalesce(mine, F.lit(False)) & lookup.left_out(F.col(FIRST), self._bucket(point)))
+        return reduce(or_, found) if found else None
+
+    def _bucket(self, point: DropPoint) -> Column | None:
+        buckets = self._states[point.name].buckets
+        if buckets == 1:
+            return None
+        return F.pmod(key_hash([quoted(key) for key in self._keys[point.name]]), F.lit(buckets))
+
+    def report(
+        self, marks: Mapping[str, tuple[int | None, int | None]], before: Mapping[str, Sequence[int]], epoch: int
+    ) -> tuple[pa.Table, dict[str, list[int]]]:
+        """The windows whose time was over in this epoch and that were dropped; and how many of each point so far.
+
+        `marks`: the watermark of each operator before and after; `before`: windows and dropped ones of each point, up
+        to here. A watermark that is not known yet has passed nothing.
+        """
+        counts: dict[str, list[int]] = {}
+        rows: list[dict[str, Any]] = []
+        for point in self._points:
+            windows, dropped, mine = *before.get(point.name, (0, 0)), []
+            state, entry = self._states[point.name], self._plan[point.name]
+            for output in point.outputs:
+                node = next(step.node for step in self._network.steps if step.name == output)
+                assert isinstance(node, WindowNode)
+                reached, now = marks[output]
+                if now is None:
+                    continue
+                for spec, window in enumerate(node.query.panes.windows):
+                    # Window j is over when the watermark is at its end.
+                    last = (now - window.size - window.origin) // window.slide
+                    first = None if reached is None else (reached - window.size - window.origin) // window.slide + 1
+                    missing = dropped_windows(state, point.emits[output][spec], window)
+                    found = [
+                        (g, max(lo, lo if first is None else first), min(hi, last))
+                        for g, ranges in enumerate(missing)
+                        for lo, hi in ranges
+                    ]
+                    found = [each for each in found if each[1] <= each[2]]
+                    dropped += sum(hi - lo + 1 for _, lo, hi in found)
+                    windows += (last - first + 1) * state.buckets if first is not None else 0
+                    mine += [
+                        {
+                            "output": output,
+                            "window_spec": window.label,
+                            "bucket": g,
+                            "buckets": state.buckets,
+                            "first_start": window.origin + lo * window.slide,
+                            "last_start": window.origin + hi * window.slide,
+                            "windows": hi - lo + 1,
+                            "point": point.name,
+                            "p": entry["p"],
+                            "cause": entry["cause"],
+                            "at_epoch": epoch,
+                        }
+                        for g, lo, hi in found
+                    ]
+            windows = max(windows, dropped)
+            counts[point.name] = [windows, dropped]
+            share = 1.0 - dropped / windows if windows else 1.0
+            rows += [{**each, "delivered_share": share} for each in mine]
+        return pa.Table.from_pylist(rows, REPORT_SCHEMA), counts
+
+    def progress(
+        self, seen: Mapping[str, Seen], counts: Mapping[str, Sequence[int]], before: Mapping[str, Sequence[int]]
+    ) -> tuple[DropProgress, ...]:
+        """What each point did; `seen` by point, `counts` and `before` as in `report`."""
+        told = []
+        for point in self._points:
+            entry, came = self._plan[point.name], seen.get(point.name, Seen())
+            windows, dropped = counts.get(point.name, (0, 0))
+            windows_before, dropped_before = before.get(point.name, (0, 0))
+            told.append(
+                DropProgress(
+                    point.name,
+                    entry["p"],
+                    entry["bound"],
+                    entry["cause"],
+                    came.rows,
+                    came.shed,
+                    windows - windows_before,
+                    dropped - dropped_before,
+                    1.0 - dropped / windows if windows else 1.0,
+                )
+            )
+        return tuple(told)
+
+    @property
+    def points(self) -> Sequence[DropPoint]:
+        return self._points
+
+    def state(self, point: DropPoint) -> DropState:
+        return self._states[point.name]

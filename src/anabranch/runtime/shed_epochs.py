@@ -1,0 +1,124 @@
+"""Shedding from epoch to epoch: what the runner asks before an epoch, and what it tells after it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from anabranch.io.sinks import Published
+from anabranch.runtime.dropping import REPORT_SCHEMA, EpochDrops
+from anabranch.runtime.epoch import Epoch, Outcome
+from anabranch.runtime.outputs import Target, write_rows
+from anabranch.runtime.progress import DropProgress, EpochProgress
+from anabranch.runtime.shedding import Shedder, shedder_of
+from anabranch.runtime.standing import Context, Standing
+
+DROPS = "drops"
+"""The folder beside the late and bad rows of operators."""
+
+
+@dataclass(frozen=True)
+class ShedOutcome:
+    """What an epoch dropped."""
+
+    drops: tuple[DropProgress, ...] = ()
+    counts: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """windows and dropped ones of each point, since the query first shed there"""
+    arrived: float | None = None
+    spared: float = 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        return {"shed": {name: list(each) for name, each in self.counts.items()}} if self.counts else {}
+
+
+class Shedding:
+    """The shedding of a query: none at all, for most."""
+
+    def __init__(self, context: Context, standing: Standing) -> None:
+        self._context = context
+        self._standing = standing
+        last = standing.last
+        plan = None if last is None else context.ledger.plan(last)
+        done = None if last is None else context.ledger.done(last)
+        self._before: dict[str, Any] = (plan or {}).get("shedding", {})
+        self._counts: Mapping[str, Sequence[int]] = (done or {}).get("shed", {})
+        self.shedder = shedder_of(context.network, context.settings)
+        if self.shedder is None and self._before.get("points"):
+            # Of a run that did shed: rows of windows that are still open are gone, and these must not leave now.
+            self.shedder = Shedder(context.network, context.settings)
+        report = context.settings.report
+        if report is not None:
+            report.open(context.session)
+
+    def plan(self, history: Sequence[EpochProgress]) -> dict[str, Any]:
+        """The drop plan of the next epoch, for the ledger."""
+        if self.shedder is None:
+            return {}
+        return {"shedding": self.shedder.plan(self._standing, history, self._before)}
+
+    def drops(self, plan: Mapping[str, Any]) -> EpochDrops | None:
+        """What the plan of an epoch leaves out; None if nothing."""
+        self._before = plan.get("shedding", {})
+        if not self._before.get("points"):
+            return None
+        if self.shedder is None:
+            self.shedder = Shedder(self._context.network, self._context.settings)
+        return EpochDrops(self.shedder, self._context.network, self._before)
+
+    def after(self, run: Epoch, outcomes: Sequence[Outcome], history: Sequence[EpochProgress]) -> ShedOutcome:
+        """All operators of an epoch have run: tell what was dropped, and keep the list of it."""
+        drops, before = run.drops, self._counts
+        if drops is None:
+            self._publish(run, REPORT_SCHEMA.empty_table())
+            return ShedOutcome(counts=before)
+        steps = self._context.network.steps
+        marks = {
+            step.name: (self._standing.operators[step.name].watermark, outcome.watermark)
+            for step, outcome in zip(steps, outcomes, strict=True)
+        }
+        report, counts = drops.report(marks, before, run.epoch)
+        self._publish(run, report)
+        self._counts = {**before, **counts}
+        seen = {point.name: run.seen_at(point) for point in drops.points}
+        rows = float(sum(run.source_rows.values()))
+        arrived = sum(run.arrived.get(i, float(count)) for i, count in run.source_rows.items())
+        spares = self._before.get("decisions", {}).get("spare", {})
+        spared = 0.0
+        for point in drops.points:
+            came = seen[point.name]
+            if point.kind == "source" and came.rows:
+                spared += arrived * came.shed / came.rows
+            else:
+                spared += arrived * self._before["points"][point.name]["p"] * spares.get(point.name, 0.0)
+        told = drops.progress(seen, counts, before)
+        return ShedOutcome(told, self._counts, arrived if rows else None, min(spared, arrived))
+
+    def _publish(self, run: Epoch, report: pa.Table) -> None:
+        context = self._context
+        if report.num_rows:
+            # Straight to where it stays: an epoch that runs again writes the same file again.
+            folder = context.checkpoint.side.sub(DROPS, f"epoch={run.epoch}")
+            folder.create()
+            write_rows(Target(folder, REPORT_SCHEMA), 0, report.to_batches())
+        sink = context.settings.report
+        if sink is not None:
+            default = context.checkpoint.flow.sub(DROPS, f"epoch={run.epoch}")
+            folder = sink.staging(run.epoch, default)
+            folder.remove()
+            folder.create()
+            written = write_rows(Target(folder, REPORT_SCHEMA), 0, report.to_batches())
+            sink.publish(
+                Published(
+                    run.epoch,
+                    context.checkpoint.query,
+                    folder,
+                    tuple(written.files),
+                    REPORT_SCHEMA,
+                    context.session,
+                    written.rows,
+                )
+            )
+            default.remove()

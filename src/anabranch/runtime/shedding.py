@@ -1,0 +1,333 @@
+"""The drop plan of a query: which units each point drops in the next epoch. Made by the driver, kept in the ledger.
+
+    history ──▶ Shed (controller): p per point ──▶ Shedder.plan: units, kept or dropped ──▶ ledger/N
+                                                     ▲
+    where the query stands: latest times, watermarks ┘
+
+The plan of an epoch holds all decisions that somebody may still ask for (`shed.windrop.DropState`), so the next one
+follows from it alone, and after a restart it is read and not made. What rows and results it leaves out is in
+`runtime.dropping`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from pyspark.errors import AnalysisException
+from pyspark.sql.types import ArrayType, DataType, StringType, StructType
+
+from anabranch.errors import InvalidArgumentError, OverloadError
+from anabranch.network.columns import MICROS, TimeKind, quoted
+from anabranch.network.nodes import WindowNode
+from anabranch.network.parts import Part, Source
+from anabranch.plan import batch as batch_plan
+from anabranch.plan.drops import Box, DropPoint, Terms, cuts, drop_points
+from anabranch.runtime.overload import PATIENCE, Shed
+from anabranch.runtime.plan import Network, Step
+from anabranch.runtime.progress import EpochProgress
+from anabranch.runtime.settings import QoS, Settings
+from anabranch.runtime.standing import Standing
+from anabranch.shed.windrop import DropState, Tally
+from anabranch.windows import Axis
+from anabranch.windows.spans import Span
+
+BUCKETS = 64
+"""Buckets of keys that have coins of their own."""
+MOST_UNITS = 20_000
+"""Units that are decided ahead, over all buckets."""
+AHEAD = 3
+"""So many times the event time that an epoch brought last: how far ahead is decided. Rows beyond are kept."""
+_NEVER = -(1 << 62)
+
+
+class Shedder:
+    """Decides what is dropped. None of it runs where nothing may be dropped: see `shedder_of`."""
+
+    def __init__(self, network: Network, settings: Settings) -> None:
+        qos = settings.qos
+        self.network = network
+        self.boxes = boxes_of(network, qos)
+        self.points = drop_points(self.boxes)
+        self.named = {point.name: point for point in self.points}
+        self.cuts = _cuts(self.points, qos)
+        self.keys = {point.name: _bucket_keys(network, point) for point in self.points if point.refused is None}
+        self.halts = qos.overflow == "halt"
+        self.seed = qos.seed
+        self._latency = qos.latency_seconds
+        weights = {step.name: step.weight for step in network.steps}
+        trigger = settings.trigger_seconds
+        self.controller = Shed(self.boxes, self.cuts, qos.latency_seconds, trigger, qos.drop_share, weights)
+
+    def buckets(self, point: DropPoint) -> int:
+        """Coins per batch: where a batch is over before latency could suffer, one is enough."""
+        if not self.keys[point.name]:
+            return 1
+        seconds = point.bound * point.span.slide / 1e6
+        return 1 if self._latency is not None and seconds < self._latency / 8 else BUCKETS
+
+    def plan(self, standing: Standing, history: Sequence[EpochProgress], before: Mapping[str, Any]) -> dict[str, Any]:
+        """The drop plan of the next epoch; `before` is that of the last one."""
+        if self.halts:
+            return self._halting(history, before)
+        decisions = dict(self.controller.decide(history, before.get("decisions", {})))
+        latest = max((t for t in standing.latest if t is not None), default=None)
+        reached = before.get("latest")
+        advance = 0 if latest is None or reached is None else latest - reached
+        advance = max(advance, int(0.7 * before.get("advance", 0)))
+        states: dict[str, DropState] = {}
+        entries: dict[str, Any] = {}
+        in_force = set(decisions["cut"])
+        # Points that are no longer used first: the others begin only after what these have dropped.
+        for point in sorted(self.points, key=lambda each: each.name in in_force):
+            known = before.get("points", {}).get(point.name)
+            p = decisions["p"].get(point.name, 0.0) if point.name in in_force else 0.0
+            if point.refused is not None or (known is None and p == 0):
+                continue
+            bound = None if point.name in decisions["shut"] else point.bound
+            state = self._decided(point, standing, known, states, p, bound, advance)
+            if state is None or (state.empty and p == 0):
+                continue
+            states[point.name] = state
+            cause = decisions["cause"] if p else "what was dropped before"
+            entries[point.name] = {"p": p, "bound": bound, "cause": cause, **_as_json(state)}
+        return {"decisions": decisions, "latest": latest, "advance": advance, "points": entries}
+
+    def _halting(self, history: Sequence[EpochProgress], before: Mapping[str, Any]) -> dict[str, Any]:
+        told = self.controller.overloaded(history)
+        late = 0 if told is None else int(before.get("late", 0)) + 1
+        if told is not None and late >= PATIENCE:
+            raise OverloadError(
+                f"{told}, {late} epochs in a row. Results would come later and later",
+                hint="give it more cores or a higher max_latency; or let it drop whole windows: QoS(max_gap=...)",
+            )
+        return {"decisions": {}, "points": {}, "late": late}
+
+    def _decided(
+        self,
+        point: DropPoint,
+        standing: Standing,
+        known: Mapping[str, Any] | None,
+        others: Mapping[str, DropState],
+        p: float,
+        bound: int | None,
+        advance: int,
+    ) -> DropState | None:
+        seen = self._seen(point, standing)
+        if seen is None:
+            return None
+        span = point.span
+        opens = max(self._opens(point, standing), self._after(point, others))
+        unseen = opens if point.kind == "results" else span.first_after(seen)
+        opens = unseen if opens == _NEVER else opens
+        if known is None:
+            # Nobody knows how many are missing before: the first one opens.
+            state = DropState(opens, (Tally(run=point.bound),) * self.buckets(point), ((),) * self.buckets(point))
+        else:
+            state = state_of(known)
+        ahead = max(AHEAD * advance, (point.bound + 1) * span.slide, span.size)
+        through = min(span.first_after(seen + ahead), opens + MOST_UNITS // state.buckets)
+        needed = self._needed(point, standing)
+        return state.decided(
+            opens=opens, unseen=unseen, through=through, p=p, bound=bound, seed=self._seed(point), needed=needed
+        )
+
+    def _seed(self, point: DropPoint) -> int:
+        return self.seed * 1_000_003 + self.points.index(point)
+
+    def _seen(self, point: DropPoint, standing: Standing) -> int | None:
+        """The latest time of the rows that came to a point."""
+        times: list[int | None] = []
+        for step in self._readers(point):
+            for each in step.node.inputs:
+                origin = each.part.origin
+                if isinstance(origin, Source):
+                    times.append(standing.latest[self.network.index_of(origin)])
+                else:
+                    reached = standing.operators[self.network.name_of(origin.node)].watermark
+                    times.append(None if reached is None else reached - 1)
+        return max((t for t in times if t is not None), default=None)
+
+    def _readers(self, point: DropPoint) -> list[Step]:
+        """The operators right below a point."""
+        if point.kind != "source":
+            return [step for step in self.network.steps if step.name in point.at]
+        return [
+            step
+            for step in self.network.steps
+            if any(
+                isinstance(each.part.origin, Source) and source_name(self.network, each.part.origin) in point.at
+                for each in step.node.inputs
+            )
+        ]
+
+    def _opens(self, point: DropPoint, standing: Standing) -> int:
+        """The first unit of which no result has left."""
+        units = [_NEVER]
+        for name, span in _spans(point, point.outputs):
+            reached = standing.operators[name].watermark
+            if reached is not None:
+                units.append(-((span.origin + span.lo - reached) // span.slide))
+        return max(units)
+
+    def _needed(self, point: DropPoint, standing: Standing) -> int:
+        """The first unit that somebody may still ask for."""
+        units = []
+        for name, span in _spans(point, point.domain):
+            state = standing.operators[name]
+            node = next(step.node for step in self.network.steps if step.name == name)
+            if state.watermark is None or not isinstance(node, WindowNode):
+                return _NEVER
+            # Complete windows may wait for the others of their batch (paper 1).
+            hold = int(state.decisions.get("batch", 1)) * max(window.slide for window in node.query.panes.windows)
+            units.append((state.watermark - hold - span.origin - span.hi) // span.slide)
+        return min(units, default=_NEVER)
+
+    def _after(self, point: DropPoint, others: Mapping[str, DropState]) -> int:
+        """The first unit after all that other points have dropped of the same outputs: no gap may join another."""
+        first = _NEVER
+        for name, state in others.items():
+            other = self.named[name]
+            for output in set(point.outputs) & set(other.outputs):
+                for mine, theirs in zip(point.emits[output], other.emits[output], strict=True):
+                    ends = [gap[1] for ranges in state.dropped for each in ranges if (gap := theirs.gap(*each))]
+                    if ends:
+                        first = max(first, -((mine.origin + mine.lo - max(ends)) // mine.slide))
+        return first
+
+
+def shedder_of(network: Network, settings: Settings) -> Shedder | None:
+    """Who decides what is dropped; None where nothing ever is."""
+    qos = settings.qos
+    gaps = [qos.max_gap, *(step.max_gap for step in network.steps)]
+    if qos.overflow != "halt" and not any(gaps):
+        return None
+    trigger = settings.trigger_seconds
+    if qos.drop_share is None and qos.latency_seconds is None:
+        raise InvalidArgumentError(
+            "max_gap without max_latency: nobody could tell when to drop", hint="give QoS(max_latency=..., max_gap=...)"
+        )
+    if qos.latency_seconds is not None and trigger is not None and trigger >= qos.latency_seconds:
+        raise InvalidArgumentError(
+            f"results within {qos.max_latency}, but an epoch begins only every {settings.trigger}: rows would wait "
+            "longer than that, and dropping helps nothing",
+            hint="give a shorter trigger, or a higher max_latency",
+        )
+    shedder = Shedder(network, settings)
+    if not shedder.cuts and not shedder.halts:
+        reasons = "; ".join(point.describe() for point in shedder.points)
+        raise InvalidArgumentError(
+            f"there is no place to drop windows at: {reasons}",
+            hint="a higher max_gap, or overflow='halt'; see docs/shedding.md for what can be dropped",
+        )
+    return shedder
+
+
+def boxes_of(network: Network, qos: QoS) -> tuple[Box, ...]:
+    """The network as `plan.drops` sees it."""
+    boxes = []
+    for step in network.steps:
+        node = step.node
+        reads = tuple(
+            dict.fromkeys(
+                source_name(network, each.part.origin)
+                if isinstance(each.part.origin, Source)
+                else network.name_of(each.part.origin.node)
+                for each in node.inputs
+            )
+        )
+        windows = node.query.panes.windows if isinstance(node, WindowNode) and _exactly_timed(node) else ()
+        gap = step.max_gap if step.max_gap is not None else qos.max_gap or 0
+        boxes.append(Box(step.name, windows, reads, Terms(gap, step.weight) if step.sinks else None))
+    return tuple(boxes)
+
+
+def _exactly_timed(node: WindowNode) -> bool:
+    """Whether results have the last microsecond of their window as their time, or one that no window tells from it."""
+    panes = node.query.panes
+    if node.query.time.kind is not TimeKind.SECONDS:
+        return panes.axis is Axis.TIME
+    return panes.axis is Axis.TIME and panes.size % MICROS == 0 and panes.origin % MICROS == 0
+
+
+def source_name(network: Network, source: Source) -> str:
+    return f"source {network.index_of(source)}"
+
+
+def _cuts(points: Sequence[DropPoint], qos: QoS) -> tuple[tuple[DropPoint, ...], ...]:
+    """The ways to put points together that the user allows."""
+    usable = [point for point in points if point.refused is None]
+    if qos.drop_at == "auto":
+        return cuts(usable)
+    if qos.drop_at == "operators":
+        # Right before the aggregates that are delivered and that no other one follows.
+        chosen = [
+            max(
+                (p for p in usable if p.outputs == (last.at[0],)),
+                key=lambda p: (len(p.domain) == 1, p.kind),
+                default=last,
+            )
+            for last in usable
+            if last.kind == "results"
+        ]
+    else:
+        chosen = [point for point in usable if point.kind == {"source": "source", "results": "results"}[qos.drop_at]]
+    return (tuple(chosen),) if chosen else ()
+
+
+def _spans(point: DropPoint, boxes: Iterable[str]) -> list[tuple[str, Span]]:
+    return [(name, span) for name in boxes for span in point.emits[name]]
+
+
+def _bucket_keys(network: Network, point: DropPoint) -> tuple[str, ...]:
+    """The keys that rows have at a point and all operators below group by, unchanged: a bucket is made of those."""
+    nodes = [step.node for step in network.steps if step.name in point.domain]
+    common: list[str] | None = None
+    for node in nodes:
+        assert isinstance(node, WindowNode)
+        keys = [key for key in node.query.keys if _plain(node.query.source.schema[key].dataType)]
+        if point.kind != "results":
+            for each in node.inputs:
+                keys = [key for key in keys if _carried(each.part, key)]
+        common = keys if common is None else [key for key in common if key in keys]
+    return tuple(common or ())
+
+
+def _plain(kind: DataType) -> bool:
+    """Whether equal keys have equal bytes: a collation may call others equal, and these would be in other buckets."""
+    return not isinstance(kind, (StructType, ArrayType)) and (not isinstance(kind, StringType) or kind == StringType())
+
+
+def _carried(part: Part, key: str) -> bool:
+    """Whether a key is a column of the part's origin that no step has changed."""
+    origin = part.origin
+    if isinstance(origin, Source):
+        if origin.packed is not None:
+            return not part.steps and key in origin.packed.schema.names
+        shape = origin.frame.sparkSession.createDataFrame([], origin.frame.schema)
+    elif isinstance(origin.node, WindowNode) and key in origin.node.query.keys:
+        shape = origin.node.query.result_like(batch_plan.build)
+    else:
+        return False
+    try:
+        rows = part.apply(shape)
+        return bool(rows.select(quoted(key)).sameSemantics(rows.select(shape[f"`{key}`"])))
+    except AnalysisException:
+        return False  # the column of the origin is no longer there
+
+
+def _as_json(state: DropState) -> dict[str, Any]:
+    return {
+        "unit": state.unit,
+        "tallies": [[tally.run, tally.debt] for tally in state.tallies],
+        "dropped": [[list(each) for each in ranges] for ranges in state.dropped],
+    }
+
+
+def state_of(known: Mapping[str, Any]) -> DropState:
+    return DropState(
+        known["unit"],
+        tuple(Tally(run, debt) for run, debt in known["tallies"]),
+        tuple(tuple((first, last) for first, last in ranges) for ranges in known["dropped"]),
+        known["p"],
+    )

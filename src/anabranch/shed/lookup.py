@@ -1,0 +1,108 @@
+"""What is left out, as a table of bytes that Spark looks up: one for each bucket of keys and each pane, or window.
+
+    column of a row's time ──▶ pane id ──▶ byte [bucket * count + pane - first]: 1 is left out
+
+A comparison with every gap would cost more with every gap; this costs the same whatever is dropped, and Spark compiles
+it. Where a gap does not begin or end with a pane, its edge is kept: leaving out less is never wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from anabranch.network.columns import floordiv
+from anabranch.shed.windrop import DropState
+from anabranch.windows import Window
+from anabranch.windows.ids import pane_of
+from anabranch.windows.spans import Span
+
+LARGEST = 1 << 22
+"""Bytes of a table. What does not fit is kept."""
+FINEST = 256
+"""Panes that a unit is cut into at most."""
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """Which places are left out. Place i of bucket g is byte g * count + i - first."""
+
+    first: int
+    count: int
+    table: bytes
+
+    @classmethod
+    def of(cls, places: Iterable[Iterable[tuple[int, int]]]) -> Lookup | None:
+        """Of ranges of places (first, last), bucket by bucket; None if there are none."""
+        ranges = [[(lo, hi) for lo, hi in bucket if lo <= hi] for bucket in places]
+        if not any(ranges):
+            return None
+        first = min(lo for bucket in ranges for lo, _ in bucket)
+        count = max(hi for bucket in ranges for _, hi in bucket) + 1 - first
+        count = min(count, LARGEST // len(ranges))
+        table = np.zeros((len(ranges), count), np.uint8)
+        for g, bucket in enumerate(ranges):
+            for lo, hi in bucket:
+                table[g, lo - first : hi + 1 - first] = 1
+        return cls(first, count, table.tobytes())
+
+    def left_out(self, place: Column, bucket: Column | None) -> Column:
+        """Whether a row is; never null: a row without a place is not."""
+        at = place - self.first
+        inside = (at >= 0) & (at < self.count)
+        position = at if bucket is None else at + bucket * self.count
+        found = F.substr(F.lit(self.table), (position + 1).cast("int"), F.lit(1)) == F.lit(b"\x01")
+        return F.coalesce(inside & found, F.lit(False))
+
+    def has(self, place: int, bucket: int = 0) -> bool:
+        """The same in Python."""
+        at = place - self.first
+        return 0 <= at < self.count and self.table[bucket * self.count + at] == 1
+
+
+@dataclass(frozen=True)
+class TupleFilter:
+    """The early drop: which tuples no kept unit needs, by their time."""
+
+    lookup: Lookup
+    pane: int
+    origin: int
+
+    @classmethod
+    def of(cls, state: DropState, span: Span) -> TupleFilter | None:
+        pane = np.gcd(span.slide, span.size).item()
+        if span.slide // pane > FINEST:
+            pane = max(1, span.slide // FINEST)
+        origin = span.origin + span.lo
+        gaps = [[_inside(gap, pane, origin) for gap in _gaps(state, g, span)] for g in range(state.buckets)]
+        lookup = Lookup.of(gaps)
+        return None if lookup is None else cls(lookup, pane, origin)
+
+    def left_out(self, t: Column, bucket: Column | None) -> Column:
+        """Whether a tuple is; `t` in microseconds."""
+        return self.lookup.left_out(pane_of(t, self.pane, self.origin, floordiv), bucket)
+
+
+def dropped_windows(state: DropState, span: Span, window: Window) -> list[list[tuple[int, int]]]:
+    """Which windows do not leave, (first, last) by window id, bucket by bucket; `span` is that of their results."""
+    # A window j has its result at origin + j*slide + size - 1.
+    base = window.origin + window.size - 1
+    found = []
+    for g in range(state.buckets):
+        ids = [(-((base - lo) // window.slide), (hi - 1 - base) // window.slide) for lo, hi in _gaps(state, g, span)]
+        found.append([(first, last) for first, last in ids if first <= last])
+    return found
+
+
+def _gaps(state: DropState, bucket: int, span: Span) -> list[tuple[int, int]]:
+    gaps = (span.gap(first, last) for first, last in state.dropped[bucket])
+    return [gap for gap in gaps if gap is not None]
+
+
+def _inside(gap: tuple[int, int], pane: int, origin: int) -> tuple[int, int]:
+    """The first and last pane that are all within the gap."""
+    return -((origin - gap[0]) // pane), (gap[1] - origin) // pane - 1

@@ -1,0 +1,230 @@
+"""The load monitor and the controller of shedding, against a plant that does what the model says, and trembles."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from anabranch.plan.drops import Box, DropPoint, Terms, cuts, drop_points
+from anabranch.runtime.overload import Load, Shed, WorkShares
+from anabranch.runtime.progress import DropProgress, EpochProgress, OperatorProgress
+from anabranch.windows import Window
+
+S = 1_000_000
+FIXED, PER_ROW, PER_SHED = 0.5, 10e-6, 0.5e-6
+BOUND = 10.0
+
+
+def one_query(max_gap: int = 10) -> tuple[Box, ...]:
+    return (Box("window-1", (Window(S, S),), ("source 0",), Terms(max_gap)),)
+
+
+def two_queries(max_gap: int = 9) -> tuple[Box, ...]:
+    return (
+        Box("window-1", (Window(S, S),), ("source 0",), Terms(max_gap)),
+        Box("window-2", (Window(S, S),), ("source 0",), Terms(max_gap)),
+    )
+
+
+class Plant:
+    """Epochs that take as long as their rows need; each reads what came while the one before ran."""
+
+    def __init__(
+        self,
+        controller: Shed,
+        costs: dict[str, float] | None = None,
+        noise: float = 0.0,
+        trigger: float | None = None,
+    ) -> None:
+        self.controller = controller
+        self.costs = costs or {"window-1": PER_ROW}
+        self.rng = random.Random(8)
+        self.noise = noise
+        self.trigger = trigger
+        self.history: list[EpochProgress] = []
+        self.decisions: dict[str, Any] = {}
+        self.clock = 0.0
+        self.waited = 1.0
+
+    def points(self) -> dict[str, DropPoint]:
+        return {point.name: point for cut in self.controller.cuts for point in cut}
+
+    def epoch(self, rate: float) -> EpochProgress:
+        self.decisions = dict(self.controller.decide(self.history[-50:], self.decisions))
+        rows = rate * self.waited
+        kept = {name: rows for name in self.costs}
+        points, at_source = self.points(), 0.0
+        for name in self.decisions["cut"]:
+            p = self.decisions["p"].get(name, 0.0)
+            at_source = p if points[name].kind == "source" else at_source
+            for box in points[name].domain:
+                kept[box] = rows * (1 - p)
+        shed = rows * len(self.costs) - sum(kept.values())
+        tremble = 1 + self.rng.uniform(-self.noise, self.noise)
+        seconds = {name: tremble * (FIXED + self.costs[name] * kept[name]) for name in self.costs}
+        total = sum(seconds.values()) + PER_SHED * shed
+        spare = self.decisions.get("spare", {})
+        spared = rows * at_source or rows * sum(self.decisions["p"].get(name, 0) * spare.get(name, 0) for name in spare)
+        progress = EpochProgress(
+            "q",
+            "r",
+            len(self.history),
+            self.clock,
+            total,
+            self.trigger,
+            rows=round(rows),
+            operators=tuple(
+                OperatorProgress(name, rows=round(kept[name]), emitted=10, seconds=seconds[name]) for name in self.costs
+            ),
+            drops=tuple(
+                DropProgress(name, self.decisions["p"].get(name, 0.0), 1, "") for name in self.decisions["cut"]
+            ),
+            latency=self.waited + total,
+            arrived=rows,
+            spared=spared,
+        )
+        self.history.append(progress)
+        self.waited = max(self.trigger or 0.0, total)
+        self.clock += self.waited
+        return progress
+
+    def run(self, rate: float, epochs: int) -> list[EpochProgress]:
+        return [self.epoch(rate) for _ in range(epochs)]
+
+
+def controller(boxes: Sequence[Box], **settings: Any) -> Shed:
+    found = cuts(drop_points(boxes))
+    return Shed(tuple(boxes), found, **{"max_latency": BOUND, **settings})
+
+
+def capacity(bound: float = BOUND) -> float:
+    """Rows per second at which latency is just the bound: epochs of half of it, one after the other."""
+    return (bound / 2 - FIXED) / PER_ROW / (bound / 2)
+
+
+def test_nothing_is_dropped_below_capacity() -> None:
+    plant = Plant(controller(one_query()), noise=0.1)
+    plant.run(0.7 * capacity(), 40)
+    assert plant.decisions["p"] == {}
+
+
+@pytest.mark.parametrize("over", [1.25, 1.5, 2.0, 3.0])
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+@pytest.mark.parametrize("trigger", [None, 2.0])
+def test_just_enough_is_dropped(over: float, noise: float, trigger: float | None) -> None:
+    plant = Plant(controller(one_query(), trigger=trigger), noise=noise, trigger=trigger)
+    plant.run(0.5 * capacity(), 6)
+    plant.run(over * capacity(), 6)
+    settled = plant.run(over * capacity(), 30)
+    assert max(epoch.latency or 0 for epoch in settled) <= BOUND
+    delivered = 1 - sum(epoch.spared for epoch in settled) / sum(epoch.rows for epoch in settled)
+    ideal = 1 / over
+    assert delivered >= 0.8 * ideal
+    assert delivered <= 1.02 * ideal
+
+
+def test_when_the_burst_ends_it_stops() -> None:
+    plant = Plant(controller(one_query()), noise=0.05)
+    plant.run(0.5 * capacity(), 6)
+    plant.run(2 * capacity(), 15)
+    assert plant.decisions["p"]["source 0"] > 0.4
+    plant.run(0.5 * capacity(), 12)
+    assert not any(plant.decisions["p"].values())
+
+
+def test_a_rate_that_trembles_does_not_switch_it_on_and_off() -> None:
+    plant = Plant(controller(one_query()), noise=0.05)
+    plant.run(0.5 * capacity(), 6)
+    shares = []
+    for i in range(60):
+        plant.epoch((1.5 + 0.03 * (-1) ** i) * capacity())
+        shares.append(plant.decisions["p"].get("source 0", 0.0))
+    changes = sum(abs(a - b) > 0.05 for a, b in zip(shares[15:], shares[16:], strict=False))
+    assert changes <= 8
+
+
+def test_the_gap_bound_limits_the_share_and_then_queries_are_shut() -> None:
+    plant = Plant(controller(one_query(max_gap=1)))
+    plant.run(0.5 * capacity(), 6)
+    plant.run(1.5 * capacity(), 12)
+    assert plant.decisions["shut"] == [] and 0 < plant.decisions["p"]["source 0"] <= 0.5
+    plant.run(6 * capacity(), 12)
+    assert plant.decisions["shut"] == ["source 0"]
+    assert "no drop within the gap bounds" in plant.decisions["cause"]
+    plant.run(0.3 * capacity(), 30)
+    assert plant.decisions["shut"] == [] and not any(plant.decisions["p"].values())
+
+
+def test_of_two_queries_the_costliest_is_shut() -> None:
+    shed = controller(two_queries(max_gap=1))
+    plant = Plant(shed, {"window-1": 2e-6, "window-2": 20e-6})
+    plant.run(20_000, 6)
+    plant.run(400_000, 14)
+    assert plant.decisions["shut"][0] == "before window-2"
+
+
+@pytest.mark.parametrize(("weight", "loses"), [(10.0, "before window-2"), (0.1, "before window-1")])
+def test_weights_say_who_loses(weight: float, loses: str) -> None:
+    plant = Plant(
+        controller(two_queries(), weights={"window-1": weight, "window-2": 1.0}),
+        {"window-1": PER_ROW / 2, "window-2": PER_ROW / 2},
+    )
+    plant.run(0.5 * capacity(), 6)
+    plant.run(1.2 * capacity(), 12)
+    lost = {name: p for name, p in plant.decisions["p"].items() if p > 0}
+    assert set(lost) == {loses}
+
+
+def test_as_much_as_possible_is_delivered_over_all_queries() -> None:
+    """Brute force over shares of two points: none that spares enough delivers clearly more."""
+    shed = controller(two_queries(), weights={"window-1": 1.0, "window-2": 2.0})
+    shares = WorkShares({"window-1": 0.7, "window-2": 0.3}, {"window-1": 0.0, "window-2": 0.0})
+    for needed in (0.1, 0.4, 0.6, 0.8):
+        cut, p = shed._choose(needed, shares, [], [])
+        _, spared, delivered = shed._filled(cut, needed, shares, [])
+        assert spared >= needed - 0.02
+        apart = next(each for each in shed.cuts if len(each) == 2)
+        worth = {"before window-1": 1.0, "before window-2": 2.0}
+        best = 0.0
+        for a in range(91):
+            for b in range(91):
+                given = {"before window-1": a / 100, "before window-2": b / 100}
+                if sum(given[point.name] * shares.spared(point, shed.boxes) for point in apart) >= needed:
+                    best = max(best, 1 - sum(given[name] * worth[name] for name in worth) / 3)
+        assert delivered >= best - 0.02
+
+
+def test_overload_is_told_to_those_who_must_not_shed() -> None:
+    plant = Plant(controller(one_query(0)))
+    plant.run(0.5 * capacity(), 6)
+    assert plant.controller.overloaded(plant.history) is None
+    plant.run(3 * capacity(), 5)
+    told = plant.controller.overloaded(plant.history)
+    assert told is not None and "the bound is 10 s" in told
+
+
+def test_a_fixed_share_needs_no_history() -> None:
+    decided = controller(one_query(4), max_latency=None, share=0.95).decide([], {})
+    assert decided["p"] == {"source 0": 0.8}, "4 of 5 is the most that gaps of 4 allow"
+
+
+@pytest.mark.parametrize("rate", [30_000.0, 80_000.0])
+def test_costs_are_found_from_epochs(rate: float) -> None:
+    history = []
+    for i, factor in enumerate([0.2, 0.3, 0.5, 1.0, 0.8, 0.4, 0.9, 0.6]):
+        rows = rate * factor
+        spared = rows * 0.3 * (i % 3)
+        seconds = FIXED + PER_ROW * (rows - spared) + PER_SHED * spared
+        history.append(EpochProgress("q", "r", i, float(i), seconds, rows=round(rows), arrived=rows, spared=spared))
+    load = Load.of(history, None)
+    for _ in range(20):  # as from epoch to epoch: what was found before counts less and less
+        assert load is not None
+        load = Load.of(history, None, load.costs)
+    assert load is not None
+    assert load.fixed == pytest.approx(FIXED, rel=0.1)
+    assert load.per_row == pytest.approx(PER_ROW, rel=0.05)
+    assert load.per_shed == pytest.approx(PER_SHED, rel=0.2)
+    assert Load.of(history[:3], None) is None
