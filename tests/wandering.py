@@ -1,4 +1,4 @@
-"""A controller that moves groups in every epoch, by nothing but their number: the same moves in every run."""
+"""Controllers that decide anew in every epoch, by nothing but a number: the same decisions in every run."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from anabranch.runtime.overload import Shed
 from anabranch.runtime.progress import EpochProgress
 from anabranch.runtime.rebalancing import MEMORY, ROUTING, WORKERS, Rebalance
 
@@ -24,3 +25,16 @@ class Wandering(Rebalance):
             if self.live is not None and worker != before[group]:
                 shutil.rmtree(self.live / self.operator / f"{group:05d}", ignore_errors=True)
         return {ROUTING: routing, WORKERS: self.most_workers, MEMORY: {"turn": turn}}
+
+
+class WanderingShed(Shed):
+    """Sheds another share in every epoch, and elsewhere in every third; sometimes all of it, sometimes nothing."""
+
+    def decide(self, history: Sequence[EpochProgress], current: Mapping[str, Any]) -> Mapping[str, Any]:
+        turn = current.get("turn", 0) + 1
+        cut = self.cuts[turn // 3 % len(self.cuts)]
+        share = (0.5, 0.9, 0.0, 0.3, 0.7)[turn % 5]
+        p = {point.name: min(share, point.bound / (point.bound + 1)) for point in cut}
+        shut = [cut[-1].name] if turn % 7 == 0 else []
+        p |= dict.fromkeys(shut, 1.0)
+        return {"cut": [point.name for point in cut], "p": p, "shut": shut, "cause": f"turn {turn}", "turn": turn}

@@ -40,7 +40,7 @@ from anabranch.runtime.exporters import JsonLines, Listener, Prometheus
 from anabranch.runtime.progress import EpochProgress
 from anabranch.runtime.query import EpochQuery
 from anabranch.runtime.settings import QoS
-from anabranch.runtime.start import start
+from anabranch.runtime.start import drop_plan, start
 from anabranch.windows import Window
 
 __all__ = [
@@ -74,6 +74,7 @@ __all__ = [
     "collect",
     "count",
     "count_distinct",
+    "drop_plan",
     "first",
     "last",
     "max",

@@ -238,7 +238,7 @@ def _kind(wanted: Path, got: Path) -> str:
 def rounds(seed: int, *, short: bool) -> Iterator[Round]:
     """The rounds: each job in each place, over and over; the short form has each job and each place once."""
     if short:
-        places = ("local", "local", "cluster", "local", "cluster", "cluster")
+        places = ("local", "local", "cluster", "local", "cluster", "cluster", "cluster")
         yield from (Round(job, place, seed) for job, place in zip(JOBS, places, strict=True))
         return
     for turn in itertools.count():

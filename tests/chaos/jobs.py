@@ -1,4 +1,4 @@
-"""Six queries over a recording, in a process of their own, so that it can be killed and started again.
+"""Seven queries over a recording, in a process of their own, so that it can be killed and started again.
 
     python -m tests.chaos.jobs aggregates --input in/ --folder run/ [--master "local[2,4]"]
 
@@ -9,6 +9,7 @@
 | `nested` | windows over windows, so that one epoch is two Spark jobs |
 | `placed` | an aggregate in Python over keys that a policy places, which changes; sums of floats tell who added what |
 | `joined` | a join whose groups change their worker in every epoch, and find no state there: it comes from the log |
+| `shed` | windows dropped, in every epoch another share and elsewhere; counted windows, too; and the list of them |
 | `linearroad` | all of Linear Road, from blocks: cars' accounts, broadcast queries, an aggregation tree, six outputs |
 
 A job has all its files in `folder/NAME`: `output`, `checkpoint` and `live`. It reads the whole recording in epochs of
@@ -35,9 +36,9 @@ from anabranch.linearroad.generate import Trace, Traffic, write_trace
 from anabranch.linearroad.operator import Road
 from anabranch.linearroad.query import linear_road, recorded
 from anabranch.linearroad.schema import Mode
-from anabranch.runtime import recipes
+from anabranch.runtime import recipes, shedding
 from anabranch.runtime.deliveries import Delivery
-from tests.wandering import Wandering
+from tests.wandering import Wandering, WanderingShed
 
 ROWS_PER_EPOCH = 20_000
 """Enough for two partitions of the source: an order of rows that an exchange could change."""
@@ -155,7 +156,18 @@ def _rows(recording: Path) -> int:
     return int(pq.read_metadata(recording / "recording.parquet").num_rows)
 
 
-JOBS = ("aggregates", "split", "nested", "placed", "joined", "linearroad")
+def shed(rows: ab.Stream, output: Path) -> list[Delivery]:
+    per_cell = rows.window(size="2 s", slide="1 s").by("cell").agg(n=ab.count(), mean=ab.avg("speed"))
+    longer = per_cell.window(size="6 s", slide="2 s").by("cell").agg(n=ab.sum("n"), fastest=ab.max("mean"))
+    counted = rows.filter("vehicle < 50").window(rows=100, slide_rows=60).by("cell").agg(mean=ab.avg("speed"))
+    return [
+        per_cell.to(ab.FileSink(output / "cells"), max_gap=8),
+        longer.to(ab.FileSink(output / "longer"), weight=2.0),
+        counted.to(ab.FileSink(output / "counted")),
+    ]
+
+
+JOBS = ("aggregates", "split", "nested", "placed", "joined", "shed", "linearroad")
 
 
 def deliveries(
@@ -167,6 +179,8 @@ def deliveries(
     if name == "joined":
         return joined(spark, recording, output, rows_per_epoch)
     source = ab.replay(spark, recording / "recording.parquet", time="at", rows_per_epoch=rows_per_epoch)
+    if name == "shed":
+        return shed(ab.stream(source, time="at", watermark="1 s"), output)
     queries = {"aggregates": aggregates, "split": split, "nested": nested, "placed": placed}
     query = queries[name]
     return [query(ab.stream(source, time="at", watermark="1 s")).to(ab.FileSink(output))]
@@ -253,6 +267,10 @@ def start(
     # By the clock groups would move at other times in every run, and files are compared byte by byte.
     Wandering.live = None
     vars(recipes)["Rebalance"] = Wandering
+    if name == "shed":
+        vars(shedding)["Shed"] = WanderingShed
+        report = ab.FileSink(folder / name / "output" / "report")
+        settings = {"qos": ab.QoS(max_gap=5, max_latency="1 minute"), "report": report, **settings}
     places = {"checkpoint": folder / name / "checkpoint", "live": folder / name / "live"}
     usual = {**places, "trigger": "available-now", "snapshot_every": SNAPSHOT_EVERY, "workers": 2}
     query = ab.start(*found, **{**usual, **settings})

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import anabranch as ab
-from anabranch.errors import InvalidArgumentError
+from anabranch.errors import InvalidArgumentError, OverloadError
+from anabranch.runtime import shedding
+from anabranch.runtime.overload import Shed
+from anabranch.runtime.progress import EpochProgress
 from tests.spark.streams import Feed
+from tests.wandering import WanderingShed
 
 S = 1_000_000
 Row = tuple[int | None, str | None, int | None]
@@ -124,3 +128,231 @@ def test_what_is_delivered_is_exact(spark: SparkSession, tmp_path: Path, name: s
         assert sum(drop.shed for drop in drops) > 0
     listed = report.rows()
     assert listed and all(each["p"] == pytest.approx(0.5) for each in listed)
+
+
+def source(spark: SparkSession, feed: Feed) -> ab.Stream:
+    return ab.stream(feed.stream(spark), time="at", watermark="0 seconds")
+
+
+def two(stream: ab.Stream) -> tuple[ab.Aggregation, ab.Aggregation]:
+    """Windows, and windows over them: both are delivered."""
+    short = stream.window(size="2 s").by("key").agg(n=ab.count(), total=ab.sum("value"))
+    return short, short.window(size="8 s", slide="4 s").by("key").agg(n=ab.sum("n"))
+
+
+def subset(part: list[dict[str, Any]], whole: list[dict[str, Any]]) -> None:
+    exact, found = windows_of(whole), windows_of(part)
+    assert found.keys() <= exact.keys()
+    assert all(exact[window] == row for window, row in found.items())
+
+
+def wander(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shedding, "Shed", WanderingShed)
+
+
+def test_shares_and_places_that_change_all_the_time(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed = Feed(tmp_path / "in")
+    feed.add(*epochs_of(4, epochs=14))
+    short, long = two(source(spark, feed))
+    exact, shed = (ab.MemorySink(), ab.MemorySink()), (ab.MemorySink(), ab.MemorySink())
+    report = ab.MemorySink()
+    started(short.to(exact[0]), long.to(exact[1]), folder=tmp_path / "exact")
+    wander(monkeypatch)
+    deliveries = short.to(shed[0], max_gap=10), long.to(shed[1])
+    qos = ab.QoS(max_gap=4, max_latency="1 minute")
+    run = started(*deliveries, folder=tmp_path / "shed", qos=qos, report=report)
+    for part, whole in zip(shed, exact, strict=True):
+        subset(part.rows(), whole.rows())
+        assert 0.1 < len(part.rows()) / len(whole.rows()) < 0.95
+    # What is missing is listed.
+    pairs = list(zip(shed, exact, strict=True))
+    listed = defaultdict(set)
+    for each in report.rows():
+        for k in range(each["windows"]):
+            slide = (each["last_start"] - each["first_start"]) / max(each["windows"] - 1, 1)
+            listed[each["output"], each["bucket"], each["buckets"]].add(each["first_start"] + k * slide)
+    missing = [set(windows_of(whole.rows())) - set(windows_of(part.rows())) for part, whole in pairs]
+    starts = [
+        {start for (output, _, _), found in listed.items() if output == name for start in found}
+        for name in ("window-1", "window-2")
+    ]
+    for gone, named in zip(missing, starts, strict=True):
+        assert {window[2] for window in gone} <= named
+    assert any("shut" in drop.describe() for progress in run.recentProgress for drop in progress.drops)
+    text = run.explain()
+    assert "shedding:" in text and "source 0: WinDrop" in text and "before window-2" in text
+
+
+def test_a_restart_drops_the_same(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wander(monkeypatch)
+    rows = epochs_of(5, epochs=10)
+    found = []
+    for name, breaks in (("once", [len(rows)]), ("often", [2, 3, 6, 7, len(rows)])):
+        feed = Feed(tmp_path / name / "in")
+        sinks = [ab.FileSink(tmp_path / name / each) for each in ("short", "long", "report")]
+        for until in breaks:
+            feed.add(*rows[feed.epochs : until])
+            short, long = two(source(spark, feed))
+            qos = ab.QoS(max_gap=4, max_latency="1 minute")
+            started(short.to(sinks[0]), long.to(sinks[1]), folder=tmp_path / name, qos=qos, report=sinks[2])
+        frames = [spark.read.parquet(str(tmp_path / name / each)) for each in ("short", "long", "report")]
+        found.append([sorted(map(str, frame.collect())) for frame in frames])
+    assert found[0] == found[1]
+    assert all(found[0])
+
+
+class FailsOnce(ab.MemorySink):
+    """Fails when it has the rows of an epoch: they were computed, and are computed again."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self.at: int | None = at
+
+    def publish(self, result: Any) -> None:
+        if result.epoch == self.at:
+            self.at = None
+            raise RuntimeError("as if the driver had died")
+        super().publish(result)
+
+
+def test_an_epoch_that_runs_again_drops_the_same(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wander(monkeypatch)
+    feed = Feed(tmp_path / "in")
+    feed.add(*epochs_of(6))
+    query = QUERIES["sliding"](source(spark, feed))
+    qos = ab.QoS(max_gap=4, max_latency="1 minute")
+    once, again = ab.MemorySink(), FailsOnce(4)
+    started(query.to(once), folder=tmp_path / "once", qos=qos)
+    with pytest.raises(Exception, match="as if the driver had died"):
+        started(query.to(again), folder=tmp_path / "again", qos=qos)
+    run = started(query.to(again), folder=tmp_path / "again", qos=qos)
+    assert run.recentProgress[0].replayed
+    assert sorted(map(repr, once.rows())) == sorted(map(repr, again.rows()))
+
+
+def test_after_a_restart_without_shedding_no_broken_window_leaves(spark: SparkSession, tmp_path: Path) -> None:
+    rows = epochs_of(7, epochs=8)
+    feed = Feed(tmp_path / "in")
+    feed.add(*rows[:4])
+    query = source(spark, feed).window(size="60 s", slide="20 s").by("key").agg(n=ab.count())
+    shed, exact = ab.MemorySink(), ab.MemorySink()
+    started(query.to(shed), folder=tmp_path / "shed", qos=ab.QoS(max_gap=9, drop_share=0.9))
+    feed.add(*rows[4:])
+    run = started(query.to(shed), folder=tmp_path / "shed")
+    assert any(progress.drops for progress in run.recentProgress)
+    assert run.recentProgress[-1].drops == ()
+    started(query.to(exact), folder=tmp_path / "exact")
+    subset(shed.rows(), exact.rows())
+    assert len(shed.rows()) < len(exact.rows())
+
+
+def test_the_watermark_moves_when_everything_is_shed(spark: SparkSession, tmp_path: Path) -> None:
+    feed = Feed(tmp_path / "in")
+    feed.add(*epochs_of(8, epochs=12))
+    query = source(spark, feed).window(size="1 s").agg(n=ab.count())
+    shed, report = ab.MemorySink(), ab.MemorySink()
+    # Units of a second in batches of 1,000: one coin for hours.
+    qos = ab.QoS(max_gap=1000, drop_share=0.999, seed=1)
+    run = started(query.to(shed), folder=tmp_path / "shed", qos=qos, report=report)
+    all_shed = [p for p in run.recentProgress if p.drops and p.drops[0].shed == p.rows > 1]
+    assert all_shed
+    marks = [progress.operators[0].watermark for progress in all_shed]
+    assert marks == sorted(set(marks)), "an epoch of which nothing was kept still moves the watermark of the next"
+    assert sum(each["windows"] for each in report.rows()) > 100
+
+
+@pytest.mark.parametrize("rows", [dict(rows=6), dict(rows=6, slide_rows=4), dict(rows=3, slide_rows=2)])
+def test_count_windows(spark: SparkSession, tmp_path: Path, rows: dict[str, int]) -> None:
+    feed = Feed(tmp_path / "in")
+    feed.add(*epochs_of(9))
+    query = source(spark, feed).window(**rows).by("key").agg(n=ab.count(), all=all_of("value"))
+    exact, shed, report = ab.MemorySink(), ab.MemorySink(), ab.MemorySink()
+    started(query.to(exact), folder=tmp_path / "exact")
+    qos = ab.QoS(max_gap=3, drop_share=0.5, seed=2)
+    run = started(query.to(shed), folder=tmp_path / "shed", qos=qos, report=report)
+    subset(shed.rows(), exact.rows())
+    assert 0.3 < len(shed.rows()) / len(exact.rows()) < 0.7
+    slide = rows.get("slide_rows", rows["rows"])
+    by_key: dict[Any, list[int]] = defaultdict(list)
+    for key, _, start, _ in windows_of(shed.rows()):
+        by_key[key].append(start // slide)
+    longest = max(b - a - 1 for ids in by_key.values() for a, b in zip(sorted(ids), sorted(ids)[1:], strict=False))
+    assert 1 < longest <= 3
+    drops = [drop for progress in run.recentProgress for drop in progress.drops]
+    assert sum(drop.dropped for drop in drops) == sum(each["windows"] for each in report.rows()) > 0
+    assert sum(drop.shed for drop in drops) > 0
+
+
+def test_two_sources_are_dropped_alike(spark: SparkSession, tmp_path: Path) -> None:
+    feeds = [Feed(tmp_path / name) for name in ("a", "b")]
+    for seed, feed in enumerate(feeds):
+        feed.add(*epochs_of(20 + seed))
+    streams = [source(spark, feed) for feed in feeds]
+    query = streams[0].union(streams[1]).window(size="4 s", slide="2 s").by("key").agg(n=ab.count(), t=ab.sum("value"))
+    exact, shed = ab.MemorySink(), ab.MemorySink()
+    started(query.to(exact), folder=tmp_path / "exact")
+    run = started(query.to(shed), folder=tmp_path / "shed", qos=ab.QoS(max_gap=5, drop_share=0.5))
+    subset(shed.rows(), exact.rows())
+    assert 0.2 < len(shed.rows()) / len(exact.rows()) < 0.8
+    assert sum(progress.shed for progress in run.recentProgress) > 0
+
+
+class Overloaded(Shed):
+    """Says that it is."""
+
+    def overloaded(self, history: Sequence[EpochProgress]) -> str | None:
+        return "too much" if len(history) > 1 else None
+
+    def decide(self, history: Sequence[EpochProgress], current: Mapping[str, Any]) -> Mapping[str, Any]:
+        raise AssertionError("a query that must not shed asks nobody how much")
+
+
+def test_halt_instead(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shedding, "Shed", Overloaded)
+    feed = Feed(tmp_path / "in")
+    feed.add(*epochs_of(10))
+    query = source(spark, feed).window(size="4 s").agg(n=ab.count())
+    with pytest.raises(OverloadError, match="too much, 3 epochs in a row"):
+        started(query.to(ab.MemorySink()), folder=tmp_path, qos=ab.QoS(max_latency="1 s", max_gap=3, overflow="halt"))
+
+
+@pytest.mark.parametrize(
+    ("qos", "message"),
+    [
+        (dict(max_gap=3), "max_gap without max_latency"),
+        (dict(max_gap=-1), "max_gap=-1"),
+        (dict(max_gap=True), "max_gap=True"),
+        (dict(max_gap=3, overflow="drop"), "overflow='drop'"),
+        (dict(overflow="halt"), "without max_latency"),
+        (dict(max_gap=3, drop_at="sink"), "drop_at='sink'"),
+        (dict(max_gap=3, drop_share=1.5), "drop_share=1.5"),
+        (dict(max_gap=3, max_latency="1 s", trigger="2 s"), "rows would wait longer"),
+    ],
+)
+def test_what_cannot_be_meant(spark: SparkSession, tmp_path: Path, qos: dict[str, Any], message: str) -> None:
+    query = source(spark, Feed(tmp_path / "in")).window(size="4 s").agg(n=ab.count())
+    trigger = qos.pop("trigger", None)
+    with pytest.raises(InvalidArgumentError, match=message):
+        ab.drop_plan(query.to(ab.MemorySink()), qos=ab.QoS(**qos), trigger=trigger)
+
+
+def test_max_gap_0_is_never_shed(spark: SparkSession, tmp_path: Path) -> None:
+    short, long = two(source(spark, Feed(tmp_path / "in")))
+    plan = ab.drop_plan(short.to(ab.MemorySink()), qos=ab.QoS(max_gap=0, max_latency="5 s"))
+    assert "nothing is ever dropped" in plan
+    # One of two: nothing is dropped above it, and of the other only.
+    plan = ab.drop_plan(
+        short.to(ab.MemorySink(), max_gap=0), long.to(ab.MemorySink()), qos=ab.QoS(max_gap=3, max_latency="5 s")
+    )
+    assert "source 0: not here, max_gap of window-1 is 0" in plan
+    assert "before window-2: WinDrop(8 s, 4 s), B = 3" in plan
+
+
+def test_an_operator_of_the_user_stops_it(spark: SparkSession, tmp_path: Path) -> None:
+    query = source(spark, Feed(tmp_path / "in")).by("key").process(ab.Operator, "key string")
+    with pytest.raises(InvalidArgumentError, match="nobody knows which rows process-1 needs"):
+        ab.drop_plan(query.to(ab.MemorySink()), qos=ab.QoS(max_gap=3, max_latency="5 s"))

@@ -98,7 +98,7 @@ class WindowNode:
             f"by {', '.join(query.keys) or 'nothing'}, in {self.groups} groups",
             aggregates,
             # Panes then hold other states: a checkpoint is for one of the two.
-            *(["evaluated in parts"] if evaluated_in_parts(query) else []),
+            *(["evaluated in parts"] if evaluated_in_parts(query) and not query.counts_rows else []),
         ]
 
 
@@ -128,6 +128,13 @@ class ProcessNode:
         label = repr(self.factory) if is_dataclass(self.factory) and not isinstance(self.factory, type) else plain
         columns = [f"output {name}: {schema.simpleString()}" for name, schema in self.schemas.items()]
         return [f"operator {label}, {by}, in {self.groups} groups", *columns]
+
+
+@dataclass(frozen=True, eq=False)
+class PositionsNode(ProcessNode):
+    """Numbers the rows of a stream in the order of time, for the count windows that follow."""
+
+    kind = "positions"
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
+from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType
 
 from anabranch.aggregates import Aggregate, ColumnLike
-from anabranch.errors import InvalidArgumentError, InvalidWindowError, StreamingError
+from anabranch.errors import ColumnTypeError, InvalidArgumentError, InvalidWindowError, StreamingError
 from anabranch.network.columns import EVENT, TimeColumn, TimeKind, quoted
-from anabranch.network.nodes import ONLY, Input, Node, WindowNode
+from anabranch.network.nodes import ONLY, Input, Node, PositionsNode, Routing, WindowNode
 from anabranch.network.parts import Output, Part
+from anabranch.network.processing import to_the_only
 from anabranch.network.query import Query, analysed, resolve
 from anabranch.network.startable import Startable
 from anabranch.network.stream import Stream
+from anabranch.operators.positions import POSITION, Numbering
+from anabranch.operators.windowed import OPEN
 from anabranch.plan import batch as batch_plan
 from anabranch.plan import streaming
 from anabranch.plan.choose import Choice, choose, measure
 from anabranch.plan.cost import UNKNOWN, Statistics
 from anabranch.plan.explain import explain
 from anabranch.plan.panes import WINDOW, WINDOW_SPEC
+from anabranch.plan.positions import tie_breaks
 from anabranch.plan.strategy import Kind, Strategy
 from anabranch.split.partitioning import AUTO, KeyPartition, key_partition
 from anabranch.windows import Duration, Panes, describe, micros
@@ -243,6 +249,8 @@ class Aggregation(Startable):
     def node(self) -> WindowNode:
         """This aggregate as a node of the query network."""
         assert self.stream is not None
+        if self.query.counts_rows:
+            return _counted(self.query, self.stream.parts)
         inputs = tuple(Input(part, self.query.time) for part in self.stream.parts)
         batch = self.strategy.batch if self.strategy is not None and self.strategy.kind != "window" else None
         return WindowNode(inputs, self.query, WINDOW_GROUPS if self.query.keys else 1, batch)
@@ -252,11 +260,6 @@ class Aggregation(Startable):
             raise StreamingError(
                 "start() runs a stream, and this is a bounded DataFrame",
                 hint="use to_df(), or read it as a stream: anabranch.replay(spark, path, time=...)",
-            )
-        if self.query.counts_rows:
-            raise StreamingError(
-                "count windows over a stream have no order that a restart would find again",
-                hint="use time windows, or an operator of your own that counts (Stream.process)",
             )
         return ((self.node, ONLY),)
 
@@ -271,6 +274,52 @@ class Aggregation(Startable):
         if self.query.streaming:
             return streaming.build(self.query, choice.taken, observation)
         return batch_plan.build(self.query, choice.taken, observation, self.statistics)
+
+
+def _counted(query: Query, parts: Sequence[Part]) -> WindowNode:
+    """Count windows as two operators: one numbers the rows in the order of time, one makes windows of positions."""
+    _check_countable(query)
+    fields = [field for field in query.source.schema if field.name != EVENT]
+    # Spark hands rows to Python by their columns' names, without quotes: odd names travel as plain ones.
+    plain = {f.name: f"__ab_c{i}" if set(f.name) & set(".`") else f.name for i, f in enumerate(fields)}
+    renamed = [quoted(name).alias(to) for name, to in plain.items()]
+    back = [quoted(to).alias(name) for name, to in plain.items()]
+    odd = any(name != to for name, to in plain.items())
+    if odd:
+        parts = [part.then(lambda rows: rows.select(*renamed)) for part in parts]
+    time = TimeColumn(plain[query.time.name], query.time.kind)
+    keys = tuple(plain[key] for key in query.keys) if query.rows_per_key else ()
+    ties = tuple(plain[name] for name in tie_breaks(query, query.source))
+    columns = [StructField(plain[field.name], field.dataType) for field in fields]
+    schema = StructType([*columns, StructField(POSITION, LongType()), StructField(OPEN, BooleanType())])
+    positions = PositionsNode(
+        tuple(Input(part, time) for part in parts),
+        Routing(WINDOW_GROUPS, keys) if keys else Routing(1, route=to_the_only),
+        Numbering(keys, time.name, ties, query.panes.windows),
+        {ONLY: schema},
+    )
+    numbered = Part(Output(positions, ONLY, time))
+    if odd:
+        numbered = numbered.then(lambda rows: rows.select(*back, POSITION, OPEN))
+    # Counted over all rows, windows of all keys are full at once: one group sees when.
+    return WindowNode((Input(numbered, query.time),), query, WINDOW_GROUPS if keys else 1)
+
+
+def _check_countable(query: Query) -> None:
+    if query.partition.partitioning is not None:
+        raise InvalidArgumentError(
+            f"partition={query.partition.partitioning.policy!r} for count windows over a stream: to be counted, the "
+            "rows of a key must be in one place",
+            hint='leave partition at "auto"',
+        )
+    for key in query.keys:
+        kind = query.source.schema[key].dataType
+        if isinstance(kind, StringType) and not kind.isUTF8BinaryCollation():
+            raise ColumnTypeError(
+                f"count windows over a stream by {key!r}, which has a collation: different strings would be counted as "
+                "different keys, though they are one",
+                hint=f'make a key without one, for example .by(F.lower("{key}").cast("string").alias("{key}_key"))',
+            )
 
 
 def _with_window_time(windows: DataFrame, query: Query) -> DataFrame:

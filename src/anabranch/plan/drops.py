@@ -12,7 +12,8 @@ dropped as a whole. From the span of a point follows which tuples no kept unit n
 which results may leave: the whole ones that a kept unit is made of, and no other.
 
 Operators of other kinds (a user's, a join) stop this: nobody knows which rows they need for an exact answer, so no
-point lies above them. Pure; no Spark.
+point lies above them. Count windows can be dropped only where rows have been counted: above that, a row that is dropped
+would change the position of all that follow. Pure; no Spark.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ class Box:
     """sources and boxes"""
     terms: Terms | None = None
     """of its results, if they are delivered; not of those that only other boxes read"""
+    counted: bool = False
+    """whether its windows count rows: units are of rows, and each key has its own"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +75,8 @@ class DropPoint:
     """the paper's bound of `span`, which does not use the slides"""
     refused: str | None = None
     """why nothing can be dropped here"""
+    counted: bool = False
+    """whether units are of rows: decided where rows are counted, for each key of its own"""
 
     def describe(self) -> str:
         if self.refused is not None:
@@ -129,7 +134,7 @@ class _Points:
     def all(self) -> tuple[DropPoint, ...]:
         sources = [origin for origin in self.readers if origin not in self.boxes]
         points = [self._point("source", together) for together in self._components(sources)]
-        same = {point.domain for point in points if len(self._read(point.at)) == 1}
+        same = {point.domain for point in points if len(self._read(point.at)) == 1 and point.refused is None}
         for name, box in self.boxes.items():
             point = self._point("operator", (name,))
             # The only reader of a source is where the source is.
@@ -138,7 +143,7 @@ class _Points:
         points += [
             self._point("results", (name,))
             for name, box in self.boxes.items()
-            if box.windows and box.terms is not None and name not in self.readers
+            if box.windows and box.terms is not None and name not in self.readers and not box.counted
         ]
         return tuple(points)
 
@@ -173,9 +178,11 @@ class _Points:
         label = {"source": "source", "operator": "before", "results": "results of"}[kind]
         name = f"{label} {' and '.join(at)}" if kind != "source" else " and ".join(at)
         closed = [name for name in domain if not self.boxes[name].windows]
-        if closed:
+        counted = [name for name in domain if self.boxes[name].counted]
+        if closed or (counted and counted != list(at)):
             nothing = Span(1, 0, 0, 1)
-            why = f"nobody knows which rows {closed[0]} needs for an exact answer"
+            why = f"nobody knows which rows {closed[0]} needs for an exact answer" if closed else ""
+            why = why or f"{counted[0]} counts all rows, and those dropped before would change its windows"
             return DropPoint(name, kind, at, nothing, 0, domain, outputs, {}, nothing, why)
         first = next((w for name in outputs for w in self.boxes[name].windows), starts[0].windows[0])
         self.origin = first.origin
@@ -184,7 +191,7 @@ class _Points:
         bound = min((self._bound(name, span.slide) for name in outputs), default=0)
         why_not = None if bound > 0 else self._no_bound(outputs, span.slide)
         paper = self._span(kind, starts, tight=False)
-        return DropPoint(name, kind, at, span, bound, domain, outputs, emits, paper, why_not)
+        return DropPoint(name, kind, at, span, bound, domain, outputs, emits, paper, why_not, bool(counted))
 
     def _span(self, kind: Kind, starts: Sequence[Box], tight: bool) -> Span:
         if kind == "results":

@@ -10,7 +10,7 @@ from pyspark.sql import Window as Over
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, MapType, StructType
 
-from anabranch.network.columns import quoted
+from anabranch.network.columns import EVENT, quoted
 from anabranch.network.query import Query
 
 BUCKETS = 1024
@@ -28,8 +28,13 @@ def with_positions(query: Query, source: DataFrame, name: str) -> DataFrame:
 
 
 def _order(query: Query, source: DataFrame) -> list[Column]:
-    others = [f.name for f in source.schema if f.name != query.time.name and not _unordered(f.dataType)]
-    return [query.time.column, *(quoted(c) for c in others)]
+    return [query.time.column, *(quoted(c) for c in tie_breaks(query, source))]
+
+
+def tie_breaks(query: Query, source: DataFrame) -> list[str]:
+    """The columns by which rows of one time are ordered, on a stream too (`operators.positions`)."""
+    apart = (query.time.name, EVENT)
+    return [f.name for f in source.schema if f.name not in apart and not _unordered(f.dataType)]
 
 
 def _unordered(kind: object) -> bool:

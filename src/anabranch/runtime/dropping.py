@@ -18,16 +18,17 @@ from pyspark.sql import functions as F
 from anabranch.network.columns import quoted
 from anabranch.network.nodes import Input, WindowNode
 from anabranch.network.parts import Source
+from anabranch.operators.positions import WINDOWS_KEPT, WINDOWS_SHED
 from anabranch.operators.sliding import FIRST, SPEC
 from anabranch.plan.drops import DropPoint
 from anabranch.plan.panes import WINDOW
 from anabranch.runtime.counted import Seen
 from anabranch.runtime.plan import Network, Step
-from anabranch.runtime.progress import DropProgress
+from anabranch.runtime.progress import DropProgress, OperatorProgress
 from anabranch.runtime.shedding import Shedder, source_name, state_of
 from anabranch.shed.lookup import Lookup, TupleFilter, dropped_windows
-from anabranch.shed.windrop import DropState
 from anabranch.split.hashing import key_hash
+from anabranch.windows import Window
 
 REPORT_SCHEMA = pa.schema(
     [
@@ -45,7 +46,10 @@ REPORT_SCHEMA = pa.schema(
         ("at_epoch", pa.int64()),
     ]
 )
-"""A row of the report: so many windows of an output, one after the other, are missing; of the keys in a bucket."""
+"""A row of the report: so many windows of an output, one after the other, are missing; of the keys in a bucket.
+
+Of count windows only how many: each key has its own, and starts are positions.
+"""
 
 
 def time_at(each: Input) -> Column:
@@ -64,16 +68,17 @@ class EpochDrops:
         self._plan = plan["points"]
         self._keys = shedder.keys
         self._points = [shedder.named[name] for name in self._plan]
-        self._states = {point.name: state_of(self._plan[point.name]) for point in self._points}
+        self._timed = [point for point in self._points if not point.counted]
+        self._states = {point.name: state_of(self._plan[point.name]) for point in self._timed}
 
     def of_source(self, source: Source) -> Column | None:
         """Which rows of a source are dropped for all that read it."""
         name = source_name(self._network, source)
-        return self._rows([p for p in self._points if p.kind == "source" and name in p.at], source.time.micros())
+        return self._rows([p for p in self._timed if p.kind == "source" and name in p.at], source.time.micros())
 
     def of_edge(self, step: Step, each: Input) -> Column | None:
         """Which rows are dropped for one operator, before the steps to it."""
-        points = [p for p in self._points if self._drops_edge(p, step, each)]
+        points = [p for p in self._timed if self._drops_edge(p, step, each)]
         return self._rows(points, time_at(each))
 
     def _drops_edge(self, point: DropPoint, step: Step, each: Input) -> bool:
@@ -98,7 +103,7 @@ class EpochDrops:
         node, found = step.node, []
         if not isinstance(node, WindowNode):
             return None
-        for point in self._points:
+        for point in self._timed:
             for spec, window in enumerate(node.query.panes.windows if step.name in point.domain else ()):
                 ranges = dropped_windows(self._states[point.name], point.emits[step.name][spec], window)
                 lookup = Lookup.of(ranges)
@@ -114,58 +119,63 @@ class EpochDrops:
         return F.pmod(key_hash([quoted(key) for key in self._keys[point.name]]), F.lit(buckets))
 
     def report(
-        self, marks: Mapping[str, tuple[int | None, int | None]], before: Mapping[str, Sequence[int]], epoch: int
+        self,
+        marks: Mapping[str, tuple[int | None, int | None]],
+        counting: Mapping[str, Sequence[OperatorProgress]],
+        before: Mapping[str, Sequence[int]],
+        epoch: int,
     ) -> tuple[pa.Table, dict[str, list[int]]]:
         """The windows whose time was over in this epoch and that were dropped; and how many of each point so far.
 
-        `marks`: the watermark of each operator before and after; `before`: windows and dropped ones of each point, up
-        to here. A watermark that is not known yet has passed nothing.
+        `marks`: the watermark of each operator before and after; `counting`: for points of count windows, what the
+        operators say that count; `before`: windows and dropped ones of each point, up to here.
         """
         counts: dict[str, list[int]] = {}
         rows: list[dict[str, Any]] = []
         for point in self._points:
-            windows, dropped, mine = *before.get(point.name, (0, 0)), []
-            state, entry = self._states[point.name], self._plan[point.name]
-            for output in point.outputs:
-                node = next(step.node for step in self._network.steps if step.name == output)
-                assert isinstance(node, WindowNode)
-                reached, now = marks[output]
-                if now is None:
-                    continue
-                for spec, window in enumerate(node.query.panes.windows):
-                    # Window j is over when the watermark is at its end.
-                    last = (now - window.size - window.origin) // window.slide
-                    first = None if reached is None else (reached - window.size - window.origin) // window.slide + 1
-                    missing = dropped_windows(state, point.emits[output][spec], window)
-                    found = [
-                        (g, max(lo, lo if first is None else first), min(hi, last))
-                        for g, ranges in enumerate(missing)
-                        for lo, hi in ranges
-                    ]
-                    found = [each for each in found if each[1] <= each[2]]
-                    dropped += sum(hi - lo + 1 for _, lo, hi in found)
-                    windows += (last - first + 1) * state.buckets if first is not None else 0
-                    mine += [
-                        {
-                            "output": output,
-                            "window_spec": window.label,
-                            "bucket": g,
-                            "buckets": state.buckets,
-                            "first_start": window.origin + lo * window.slide,
-                            "last_start": window.origin + hi * window.slide,
-                            "windows": hi - lo + 1,
-                            "point": point.name,
-                            "p": entry["p"],
-                            "cause": entry["cause"],
-                            "at_epoch": epoch,
-                        }
-                        for g, lo, hi in found
-                    ]
-            windows = max(windows, dropped)
-            counts[point.name] = [windows, dropped]
-            share = 1.0 - dropped / windows if windows else 1.0
-            rows += [{**each, "delivered_share": share} for each in mine]
+            found = self._counted(point, counting[point.name]) if point.counted else self._over(point, marks)
+            windows, missing = found
+            before_windows, before_dropped = before.get(point.name, (0, 0))
+            dropped = before_dropped + sum(each["windows"] for each in missing)
+            counts[point.name] = [max(before_windows + windows, dropped), dropped]
+            share = 1.0 - dropped / counts[point.name][0] if dropped else 1.0
+            entry = self._plan[point.name]
+            told = {"point": point.name, "p": entry["p"], "cause": entry["cause"], "at_epoch": epoch}
+            rows += [{**each, **told, "delivered_share": share} for each in missing]
         return pa.Table.from_pylist(rows, REPORT_SCHEMA), counts
+
+    def _over(
+        self, point: DropPoint, marks: Mapping[str, tuple[int | None, int | None]]
+    ) -> tuple[int, list[dict[str, Any]]]:
+        """How many windows of a point were over in this epoch, and the ranges of those that were dropped."""
+        state, windows, missing = self._states[point.name], 0, []
+        for output in point.outputs:
+            node = next(step.node for step in self._network.steps if step.name == output)
+            reached, now = marks[output]
+            if now is None:
+                continue  # a watermark that is not known yet has passed nothing
+            assert isinstance(node, WindowNode)
+            for window, span in zip(node.query.panes.windows, point.emits[output], strict=True):
+                # Window j is over when the watermark is at its end.
+                last = (now - window.size - window.origin) // window.slide
+                first = None if reached is None else (reached - window.size - window.origin) // window.slide + 1
+                windows += 0 if first is None else (last - first + 1) * state.buckets
+                for g, ranges in enumerate(dropped_windows(state, span, window)):
+                    for lo, hi in ranges:
+                        lo, hi = lo if first is None else max(lo, first), min(hi, last)
+                        if lo <= hi:
+                            missing.append(_missing(output, window, g, state.buckets, lo, hi))
+        return windows, missing
+
+    def _counted(self, point: DropPoint, operators: Sequence[OperatorProgress]) -> tuple[int, list[dict[str, Any]]]:
+        """The same of count windows: each key has its own, and only how many is known here."""
+        dropped = sum(each.metrics.get(WINDOWS_SHED, 0) for each in operators)
+        windows = dropped + sum(each.metrics.get(WINDOWS_KEPT, 0) for each in operators)
+        node = next(step.node for step in self._network.steps if step.name in point.at)
+        assert isinstance(node, WindowNode)
+        label = ", ".join(window.label for window in node.query.panes.windows)
+        missing = [{"output": point.at[0], "window_spec": label, "windows": dropped}] if dropped else []
+        return windows, missing
 
     def progress(
         self, seen: Mapping[str, Seen], counts: Mapping[str, Sequence[int]], before: Mapping[str, Sequence[int]]
@@ -195,5 +205,14 @@ class EpochDrops:
     def points(self) -> Sequence[DropPoint]:
         return self._points
 
-    def state(self, point: DropPoint) -> DropState:
-        return self._states[point.name]
+
+def _missing(output: str, window: Window, bucket: int, buckets: int, first: int, last: int) -> dict[str, Any]:
+    return {
+        "output": output,
+        "window_spec": window.label,
+        "bucket": bucket,
+        "buckets": buckets,
+        "first_start": window.origin + first * window.slide,
+        "last_start": window.origin + last * window.slide,
+        "windows": last - first + 1,
+    }

@@ -134,6 +134,9 @@ class Epoch:
         self._census(step, node, marks)
         self._keep_side(step, node, marks)
         outcome = _outcome(step, workers, marks, outputs, self.plan["operators"][step.name]["decisions"])
+        shed = sum(each.seen.shed for (name, _), each in self._counted.items() if name == step.name)
+        if shed:
+            outcome = replace(outcome, progress=replace(outcome.progress, shed=shed, rows=outcome.progress.rows + shed))
         if decided.partitioning is None:
             return outcome
         placed = _placed(recipe, decided.partitioning, outcome.progress, marks)

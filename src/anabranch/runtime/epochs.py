@@ -17,6 +17,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from anabranch.errors import CheckpointError
+from anabranch.operators.positions import SHED
 from anabranch.runtime.allowance import allowance
 from anabranch.runtime.controllers import HISTORY, PLACEMENT, KeyPlacement, decide_all
 from anabranch.runtime.epoch import Epoch, Outcome
@@ -120,12 +121,13 @@ class EpochRunner:
 
     def _decide(self) -> dict[str, Any]:
         settings = self.context.settings
+        shedding = self.shedding.plan(self.history)
         operators: dict[str, Any] = {}
         allowances: dict[str, float | None] = {}
         for name, recipe in self.context.recipes.items():
             state = self.standing.operators[name]
             controllers = recipe.controllers(settings, state.remembered(name))
-            current = {**recipe.fixed, **state.decisions}
+            current = {key: value for key, value in {**recipe.fixed, **state.decisions}.items() if key != SHED}
             if not any(isinstance(each, KeyPlacement) for each in controllers):
                 # Of a run that had a policy; this one leaves keys alone.
                 current = {key: value for key, value in current.items() if key not in PLACEMENT}
@@ -133,14 +135,14 @@ class EpochRunner:
             fixed = [group % settings.workers for group in range(recipe.groups)]
             operators[name] = {
                 "routing": decisions.get(ROUTING, fixed),
-                "decisions": {**decisions, **recipe.fixed},
+                "decisions": {**decisions, **recipe.fixed, **self.shedding.decisions(recipe.step, shedding)},
             }
             allowances[name] = allowance(self.history, name, settings.trigger_seconds, recipe.fixed.get(SLOTS, 1))
         return {
             "operators": operators,
             "idle": self.standing.idle(settings.idle),
             "allowances": allowances,
-            **self.shedding.plan(self.history),
+            **shedding,
         }
 
     def _done(self, epoch: int, run: Epoch, outcomes: Sequence[Outcome], shed: ShedOutcome) -> None:

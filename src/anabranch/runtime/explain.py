@@ -12,10 +12,12 @@ from typing import Any, Protocol
 from anabranch.network.explain import explain_routing
 from anabranch.network.nodes import CombineNode, JoinNode, ProcessNode
 from anabranch.runtime.controllers import HEAVY, PLACING, arrival_rate
+from anabranch.runtime.explain_drops import explain_drops
 from anabranch.runtime.plan import Network, Step
 from anabranch.runtime.progress import EpochProgress, OperatorProgress
 from anabranch.runtime.rebalancing import MEMORY, ROUTING
 from anabranch.runtime.settings import Settings
+from anabranch.runtime.shed_epochs import Shedding
 from anabranch.split.cost import SplitCosts, splitters_needed
 
 _SEARCH = "window_search"
@@ -31,6 +33,8 @@ class Running(Protocol):
     def settings(self) -> Settings: ...
     @property
     def history(self) -> list[EpochProgress]: ...
+    @property
+    def shedding(self) -> Shedding: ...
 
 
 def explain_running(runner: Running, progress: EpochProgress | None) -> str:
@@ -39,6 +43,10 @@ def explain_running(runner: Running, progress: EpochProgress | None) -> str:
     for step in runner.network.steps:
         measured = progress.operator(step.name) if progress is not None else None
         lines += ["", f"{step.name}:", *_indented(_operator(step, runner, measured, progress))]
+    shedding = runner.shedding
+    if shedding.shedder is not None:
+        dropped = explain_drops(shedding.shedder, runner.settings.qos, shedding.before, progress)
+        lines += ["", "shedding:", *_indented(dropped)]
     return "\n".join(lines)
 
 

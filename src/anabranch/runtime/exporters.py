@@ -158,13 +158,15 @@ _EPOCH = (
     Metric(
         "anabranch_event_latency_seconds", "gauge", "Newest event delivered to publishing.", _field("event_latency")
     ),
+    Metric("anabranch_latency_seconds", "gauge", "Oldest row of the last epoch to publishing.", _field("latency")),
+    Metric("anabranch_shed_rows_total", "counter", "Rows dropped under overload.", _field("shed")),
 )
 _OPERATOR = (
     Metric("anabranch_operator_rows_total", "counter", "Rows that the operator read.", _field("rows")),
     Metric("anabranch_operator_emitted_rows_total", "counter", "Rows that it delivered.", _field("emitted")),
     Metric("anabranch_operator_late_rows_total", "counter", "Rows behind the watermark.", _field("late")),
     Metric("anabranch_operator_bad_rows_total", "counter", "Rows that the query cannot take.", _field("bad")),
-    Metric("anabranch_operator_shed_rows_total", "counter", "Rows dropped under overload.", _field("shed")),
+    Metric("anabranch_operator_shed_rows_total", "counter", "Rows dropped right before it.", _field("shed")),
     Metric("anabranch_operator_seconds_total", "counter", "Seconds that the operator took.", _field("seconds")),
     Metric("anabranch_operator_watermark_seconds", "gauge", "Watermark, seconds since 1970.", _watermark_seconds),
     Metric("anabranch_operator_state_bytes", "gauge", "Bytes of state.", _field("state_bytes")),
@@ -179,6 +181,15 @@ _OPERATOR = (
     ),
     Metric("anabranch_operator_hybrid_imbalance", "gauge", "Paper 3, equation (10).", _placed("hybrid_imbalance")),
     Metric("anabranch_operator_aggregation_cost", "gauge", "Paper 3, equation (4).", _placed("aggregation_cost")),
+)
+_DROP = (
+    Metric("anabranch_drop_rows_total", "counter", "Rows that came to a drop point.", _field("rows")),
+    Metric("anabranch_drop_kept_rows_total", "counter", "Rows that passed it.", _field("kept")),
+    Metric("anabranch_drop_shed_rows_total", "counter", "Rows dropped there.", _field("shed")),
+    Metric("anabranch_drop_windows_total", "counter", "Windows that were over.", _field("windows")),
+    Metric("anabranch_drop_dropped_windows_total", "counter", "Of these, not delivered.", _field("dropped")),
+    Metric("anabranch_drop_share", "gauge", "The share p of windows to drop.", _field("p")),
+    Metric("anabranch_drop_delivered_ratio", "gauge", "Windows delivered, of all so far.", _field("delivered_share")),
 )
 _WORKER = (
     Metric("anabranch_worker_rows_total", "counter", "Rows given to the worker, copies included.", _field("rows")),
@@ -210,7 +221,7 @@ _RUNNING = Metric("anabranch_query_running", "gauge", "1 while the query runs, e
 _FAILURES = Metric("anabranch_query_failures_total", "counter", "Ends of the query by an error.", lambda _: None)
 _SETTING = Metric("anabranch_operator_setting", "gauge", "Numeric settings that controllers chose.", lambda _: None)
 
-METRICS: tuple[Metric, ...] = (_RUNNING, _FAILURES, *_EPOCH, *_OPERATOR, _SETTING, *_WORKER, *_SPLITTER)
+METRICS: tuple[Metric, ...] = (_RUNNING, _FAILURES, *_EPOCH, *_OPERATOR, _SETTING, *_WORKER, *_SPLITTER, *_DROP)
 """All that the endpoint can show, in its order."""
 
 _Labels = tuple[tuple[str, str], ...]
@@ -322,6 +333,8 @@ def _samples(progress: EpochProgress) -> Iterator[tuple[Metric, _Labels, float]]
         splitter: SplitterMeasure
         for splitter in operator.splitters:
             yield from _read(_SPLITTER, splitter, (*labels, ("splitter", str(splitter.splitter))))
+    for drop in progress.drops:
+        yield from _read(_DROP, drop, (*query, ("point", drop.point)))
 
 
 def _read(metrics: Iterable[Metric], record: object, labels: _Labels) -> Iterator[tuple[Metric, _Labels, float]]:

@@ -211,10 +211,10 @@ def _seconds_of(measured: Sequence[tuple[OperatorProgress, float, float]]) -> tu
     """
     if not measured:
         return 0.0, 0.0
-    features = np.array([[1.0, each.rows, each.emitted] for each, _, _ in measured])
+    features = np.array([[1.0, each.rows - each.shed, each.emitted] for each, _, _ in measured])
     seconds = np.array([each.seconds for each, _, _ in measured])
     _, per_row, per_result = _fitted(features, seconds)
-    rows = np.mean([each.rows / share for each, share, _ in measured])
+    rows = np.mean([(each.rows - each.shed) / share for each, share, _ in measured])
     emitted = np.mean([each.emitted / share for each, _, share in measured])
     if per_row * rows + per_result * emitted <= 0:
         return float(seconds.mean()), 0.0
@@ -239,10 +239,12 @@ class Shed:
     def decide(self, history: Sequence[EpochProgress], current: Mapping[str, Any]) -> Mapping[str, Any]:
         if self.share is not None:
             return self._fixed(self.share)
+        points = {point.name: point for cut in self.cuts for point in cut}
+        if self.max_latency is None or not set(current.get("cut", ())) <= points.keys():
+            current = {}  # of a run with other bounds
         load = Load.of(history, self.trigger, current.get("costs"))
         if load is None or self.max_latency is None:
             return {**_QUIET, **{name: current[name] for name in (*_QUIET, "costs") if name in current}}
-        points = {point.name: point for cut in self.cuts for point in cut}
         shares = WorkShares.of(history, self.boxes, points)
         return {**self._adapted(load, shares, current), "costs": load.costs}
 
@@ -282,7 +284,7 @@ class Shed:
         for point in chosen[0]:
             now, then, was = chosen[1][point.name], lower[1].get(point.name, 0.0), before.get(point.name, 0.0)
             low = max(now, then)
-            p[point.name] = now if now >= was else was if 0 < low and was - low < STEP * (1 - was) else min(was, low)
+            p[point.name] = now if now >= was else was if low > 0 and was - low < STEP * (1 - was) else min(was, low)
         if not any(p.values()) and not shut:
             return {**_QUIET, "cut": current.get("cut", []), "why:p": "the load is over"}
         decided = {

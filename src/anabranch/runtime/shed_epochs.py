@@ -9,10 +9,14 @@ from typing import Any
 import pyarrow as pa
 
 from anabranch.io.sinks import Published
+from anabranch.operators.positions import SHED
+from anabranch.plan.drops import DropPoint
+from anabranch.runtime.counted import Seen
 from anabranch.runtime.dropping import REPORT_SCHEMA, EpochDrops
 from anabranch.runtime.epoch import Epoch, Outcome
 from anabranch.runtime.outputs import Target, write_rows
-from anabranch.runtime.progress import DropProgress, EpochProgress
+from anabranch.runtime.plan import Step
+from anabranch.runtime.progress import DropProgress, EpochProgress, OperatorProgress
 from anabranch.runtime.shedding import Shedder, shedder_of
 from anabranch.runtime.standing import Context, Standing
 
@@ -43,10 +47,10 @@ class Shedding:
         last = standing.last
         plan = None if last is None else context.ledger.plan(last)
         done = None if last is None else context.ledger.done(last)
-        self._before: dict[str, Any] = (plan or {}).get("shedding", {})
+        self.before: dict[str, Any] = (plan or {}).get("shedding", {})
         self._counts: Mapping[str, Sequence[int]] = (done or {}).get("shed", {})
         self.shedder = shedder_of(context.network, context.settings)
-        if self.shedder is None and self._before.get("points"):
+        if self.shedder is None and self.before.get("points"):
             # Of a run that did shed: rows of windows that are still open are gone, and these must not leave now.
             self.shedder = Shedder(context.network, context.settings)
         report = context.settings.report
@@ -57,16 +61,20 @@ class Shedding:
         """The drop plan of the next epoch, for the ledger."""
         if self.shedder is None:
             return {}
-        return {"shedding": self.shedder.plan(self._standing, history, self._before)}
+        return {"shedding": self.shedder.plan(self._standing, history, self.before)}
+
+    def decisions(self, step: Step, plan: Mapping[str, Any]) -> dict[str, Any]:
+        """What an operator itself must know of a drop plan: one that counts rows for count windows."""
+        return {} if self.shedder is None else self.shedder.counted(step, plan["shedding"])
 
     def drops(self, plan: Mapping[str, Any]) -> EpochDrops | None:
         """What the plan of an epoch leaves out; None if nothing."""
-        self._before = plan.get("shedding", {})
-        if not self._before.get("points"):
+        self.before = plan.get("shedding", {})
+        if not self.before.get("points"):
             return None
         if self.shedder is None:
             self.shedder = Shedder(self._context.network, self._context.settings)
-        return EpochDrops(self.shedder, self._context.network, self._before)
+        return EpochDrops(self.shedder, self._context.network, self.before)
 
     def after(self, run: Epoch, outcomes: Sequence[Outcome], history: Sequence[EpochProgress]) -> ShedOutcome:
         """All operators of an epoch have run: tell what was dropped, and keep the list of it."""
@@ -79,22 +87,31 @@ class Shedding:
             step.name: (self._standing.operators[step.name].watermark, outcome.watermark)
             for step, outcome in zip(steps, outcomes, strict=True)
         }
-        report, counts = drops.report(marks, before, run.epoch)
+        told_by = {outcome.progress.name: outcome.progress for outcome in outcomes}
+        counting = {point.name: [told_by[name] for name in self._counting(point)] for point in drops.points}
+        report, counts = drops.report(marks, counting, before, run.epoch)
         self._publish(run, report)
         self._counts = {**before, **counts}
-        seen = {point.name: run.seen_at(point) for point in drops.points}
+        seen = {
+            point.name: _counted(counting[point.name]) if point.counted else run.seen_at(point)
+            for point in drops.points
+        }
         rows = float(sum(run.source_rows.values()))
         arrived = sum(run.arrived.get(i, float(count)) for i, count in run.source_rows.items())
-        spares = self._before.get("decisions", {}).get("spare", {})
+        spares = self.before.get("decisions", {}).get("spare", {})
         spared = 0.0
         for point in drops.points:
             came = seen[point.name]
-            if point.kind == "source" and came.rows:
+            if (point.kind == "source" or point.counted) and came.rows:
                 spared += arrived * came.shed / came.rows
             else:
-                spared += arrived * self._before["points"][point.name]["p"] * spares.get(point.name, 0.0)
+                spared += arrived * self.before["points"][point.name]["p"] * spares.get(point.name, 0.0)
         told = drops.progress(seen, counts, before)
         return ShedOutcome(told, self._counts, arrived if rows else None, min(spared, arrived))
+
+    def _counting(self, point: DropPoint) -> list[str]:
+        assert self.shedder is not None
+        return self.shedder.counting(point) if point.counted else []
 
     def _publish(self, run: Epoch, report: pa.Table) -> None:
         context = self._context
@@ -122,3 +139,8 @@ class Shedding:
                 )
             )
             default.remove()
+
+
+def _counted(operators: Sequence[OperatorProgress]) -> Seen:
+    """What operators that count rows themselves have dropped."""
+    return Seen(sum(each.rows for each in operators), sum(each.metrics.get(SHED, 0) for each in operators))

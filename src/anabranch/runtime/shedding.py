@@ -19,8 +19,9 @@ from pyspark.sql.types import ArrayType, DataType, StringType, StructType
 
 from anabranch.errors import InvalidArgumentError, OverloadError
 from anabranch.network.columns import MICROS, TimeKind, quoted
-from anabranch.network.nodes import WindowNode
-from anabranch.network.parts import Part, Source
+from anabranch.network.nodes import PositionsNode, WindowNode
+from anabranch.network.parts import Origin, Output, Part, Source
+from anabranch.operators.positions import SHED
 from anabranch.plan import batch as batch_plan
 from anabranch.plan.drops import Box, DropPoint, Terms, cuts, drop_points
 from anabranch.runtime.overload import PATIENCE, Shed
@@ -29,7 +30,6 @@ from anabranch.runtime.progress import EpochProgress
 from anabranch.runtime.settings import QoS, Settings
 from anabranch.runtime.standing import Standing
 from anabranch.shed.windrop import DropState, Tally
-from anabranch.windows import Axis
 from anabranch.windows.spans import Span
 
 BUCKETS = 64
@@ -51,7 +51,9 @@ class Shedder:
         self.points = drop_points(self.boxes)
         self.named = {point.name: point for point in self.points}
         self.cuts = _cuts(self.points, qos)
-        self.keys = {point.name: _bucket_keys(network, point) for point in self.points if point.refused is None}
+        self.keys = {
+            point.name: _bucket_keys(network, point) for point in self.points if point.emits and not point.counted
+        }
         self.halts = qos.overflow == "halt"
         self.seed = qos.seed
         self._latency = qos.latency_seconds
@@ -82,9 +84,13 @@ class Shedder:
         for point in sorted(self.points, key=lambda each: each.name in in_force):
             known = before.get("points", {}).get(point.name)
             p = decisions["p"].get(point.name, 0.0) if point.name in in_force else 0.0
-            if point.refused is not None or (known is None and p == 0):
+            if known is None and (p == 0 or point.refused is not None):
                 continue
             bound = None if point.name in decisions["shut"] else point.bound
+            if point.counted:
+                if p > 0:
+                    entries[point.name] = {"p": p, "bound": bound, "cause": decisions["cause"]}
+                continue
             state = self._decided(point, standing, known, states, p, bound, advance)
             if state is None or (state.empty and p == 0):
                 continue
@@ -92,6 +98,29 @@ class Shedder:
             cause = decisions["cause"] if p else "what was dropped before"
             entries[point.name] = {"p": p, "bound": bound, "cause": cause, **_as_json(state)}
         return {"decisions": decisions, "latest": latest, "advance": advance, "points": entries}
+
+    def counted(self, step: Step, plan: Mapping[str, Any]) -> dict[str, Any]:
+        """The decision about the count windows that an operator counts the rows for; `plan` is that of the epoch."""
+        for name, entry in plan.get("points", {}).items():
+            point = self.named[name]
+            if point.counted and step.name in self.counting(point):
+                # The operator counts windows, not units.
+                gap = None if entry["bound"] is None else self._gap(point)
+                return {SHED: {"p": entry["p"], "bound": gap, "seed": self._seed(point)}}
+        return {}
+
+    def counting(self, point: DropPoint) -> list[str]:
+        """The operators that count the rows for a point."""
+        return [
+            self.network.name_of(each.part.origin.node)
+            for step in self.network.steps
+            if step.name in point.at
+            for each in step.node.inputs
+            if isinstance(each.part.origin, Output)
+        ]
+
+    def _gap(self, point: DropPoint) -> int:
+        return min(box.terms.max_gap for box in self.boxes if box.name in point.at and box.terms is not None)
 
     def _halting(self, history: Sequence[EpochProgress], before: Mapping[str, Any]) -> dict[str, Any]:
         told = self.controller.overloaded(history)
@@ -228,26 +257,32 @@ def boxes_of(network: Network, qos: QoS) -> tuple[Box, ...]:
     boxes = []
     for step in network.steps:
         node = step.node
-        reads = tuple(
-            dict.fromkeys(
-                source_name(network, each.part.origin)
-                if isinstance(each.part.origin, Source)
-                else network.name_of(each.part.origin.node)
-                for each in node.inputs
-            )
-        )
+        if isinstance(node, PositionsNode):
+            continue  # with the count windows that follow, and nothing else does, it is one box
+        reads = tuple(dict.fromkeys(name for each in node.inputs for name in _origins(network, each.part.origin)))
         windows = node.query.panes.windows if isinstance(node, WindowNode) and _exactly_timed(node) else ()
         gap = step.max_gap if step.max_gap is not None else qos.max_gap or 0
-        boxes.append(Box(step.name, windows, reads, Terms(gap, step.weight) if step.sinks else None))
+        counted = isinstance(node, WindowNode) and node.query.counts_rows
+        terms = Terms(gap, step.weight) if step.sinks else None
+        boxes.append(Box(step.name, windows, reads, terms, counted))
     return tuple(boxes)
+
+
+def _origins(network: Network, origin: Origin) -> list[str]:
+    """What a box reads: sources and other boxes."""
+    if isinstance(origin, Source):
+        return [source_name(network, origin)]
+    if isinstance(origin.node, PositionsNode):
+        return [name for each in origin.node.inputs for name in _origins(network, each.part.origin)]
+    return [network.name_of(origin.node)]
 
 
 def _exactly_timed(node: WindowNode) -> bool:
     """Whether results have the last microsecond of their window as their time, or one that no window tells from it."""
     panes = node.query.panes
-    if node.query.time.kind is not TimeKind.SECONDS:
-        return panes.axis is Axis.TIME
-    return panes.axis is Axis.TIME and panes.size % MICROS == 0 and panes.origin % MICROS == 0
+    if node.query.time.kind is not TimeKind.SECONDS or node.query.counts_rows:
+        return True
+    return panes.size % MICROS == 0 and panes.origin % MICROS == 0
 
 
 def source_name(network: Network, source: Source) -> str:

@@ -12,12 +12,14 @@ from anabranch.errors import InvalidArgumentError
 from anabranch.io.sinks import Sink
 from anabranch.runtime.deliveries import Delivery
 from anabranch.runtime.epochs import EpochRunner
+from anabranch.runtime.explain_drops import explain_drops
 from anabranch.runtime.exporters import Listener
 from anabranch.runtime.files import Folder
 from anabranch.runtime.ledger import open_checkpoint
 from anabranch.runtime.plan import arrange
 from anabranch.runtime.query import EpochQuery
 from anabranch.runtime.settings import AVAILABLE_NOW, QoS, Settings, byte_count, most_memory
+from anabranch.runtime.shedding import shedder_of
 from anabranch.runtime.standing import Checkpoint
 from anabranch.windows import Duration, micros
 
@@ -105,6 +107,13 @@ def start(
         writer = writer.trigger(processingTime=f"{micros(trigger, 'trigger') // 1000} milliseconds")
     query._started(writer.start())
     return query
+
+
+def drop_plan(*deliveries: Delivery, qos: QoS, trigger: str | None = None) -> str:
+    """Where `start` with this QoS could drop windows, how, and why not elsewhere; nothing runs."""
+    network = arrange(deliveries)
+    settings = Settings(qos, trigger, 1, SNAPSHOT_EVERY, None, "")
+    return "\n".join(explain_drops(shedder_of(network, settings), qos))
 
 
 def _spark_folder(checkpoint: str | Path) -> str:
