@@ -219,5 +219,24 @@ def bench_join(
     join.run(quick=quick, as_json=json, console=Console(), parts=part or ())
 
 
+@bench_app.command("shedding")
+def bench_shedding(
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Short runs, at twice the capacity only: checks that it runs, no figures.")
+    ] = False,
+    part: Annotated[
+        list[str] | None, typer.Option(help="Only this part: load, nested or overhead. May be repeated.")
+    ] = None,
+) -> None:
+    """Load shedding: a live stream at up to three times what a query can do, where to drop, and what it costs.
+
+    Runs by the clock: takes about half an hour on two cores; with --quick some minutes.
+    """
+    from anabranch.bench import shedding
+
+    shedding.run(quick=quick, as_json=json, console=Console(), parts=part or ())
+
+
 if __name__ == "__main__":
     main()

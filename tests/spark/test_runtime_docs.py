@@ -46,6 +46,13 @@ def test_runtime(spark: SparkSession, folder: Path, capsys: pytest.CaptureFixtur
     assert (folder / "busy").is_dir()
 
 
+def test_shedding(spark: SparkSession, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_examples("shedding.md", {"ab": ab, "spark": spark})
+    shown = capsys.readouterr().out
+    assert "source 0: WinDrop(10 s, 10 s), B = 5" in shown
+    assert "before window-2" in shown
+
+
 def test_operators(spark: SparkSession, folder: Path) -> None:
     names = run_examples("operators.md", {"ab": ab, "spark": spark})
     found = sorted((row["car"], row["first"], row["last"], row["n"]) for row in names["results"].rows())  # type: ignore[attr-defined]

@@ -131,6 +131,7 @@ def test_what_is_delivered_is_exact(spark: SparkSession, tmp_path: Path, name: s
 
 
 def source(spark: SparkSession, feed: Feed) -> ab.Stream:
+    feed.folder.mkdir(parents=True, exist_ok=True)
     return ab.stream(feed.stream(spark), time="at", watermark="0 seconds")
 
 
@@ -353,6 +354,6 @@ def test_max_gap_0_is_never_shed(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_an_operator_of_the_user_stops_it(spark: SparkSession, tmp_path: Path) -> None:
-    query = source(spark, Feed(tmp_path / "in")).by("key").process(ab.Operator, "key string")
+    query = source(spark, Feed(tmp_path / "in")).process(ab.Operator, "key string", by="key")
     with pytest.raises(InvalidArgumentError, match="nobody knows which rows process-1 needs"):
         ab.drop_plan(query.to(ab.MemorySink()), qos=ab.QoS(max_gap=3, max_latency="5 s"))

@@ -403,7 +403,6 @@ def test_what_cannot_run_says_so(spark: SparkSession, tmp_path: Path) -> None:
         (InvalidArgumentError, "sink of two", lambda: ab.start(query.to(sink), query.to(sink), checkpoint="x")),
         (StreamingError, "bounded", lambda: ab.stream(feed.batch(spark), time="at").window(size="1 s")
             .agg(n=ab.count()).start(sink, checkpoint=tmp_path / "x")),
-        (StreamingError, "count windows", lambda: stream.window(rows=3).agg(n=ab.count()).to(sink)),
         (InvalidArgumentError, "no Delta connector", lambda: query.start(ab.DeltaSink("t"), checkpoint=tmp_path / "x")),
         (InvalidArgumentError, "no tuple anywhere", lambda: stream.split(3)),
         (InvalidArgumentError, "0 substreams", lambda: stream.split(0, route="value")),

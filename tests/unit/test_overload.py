@@ -183,7 +183,7 @@ def test_as_much_as_possible_is_delivered_over_all_queries() -> None:
     shed = controller(two_queries(), weights={"window-1": 1.0, "window-2": 2.0})
     shares = WorkShares({"window-1": 0.7, "window-2": 0.3}, {"window-1": 0.0, "window-2": 0.0})
     for needed in (0.1, 0.4, 0.6, 0.8):
-        cut, p = shed._choose(needed, shares, [], [])
+        cut, _ = shed._choose(needed, shares, [], [])
         _, spared, delivered = shed._filled(cut, needed, shares, [])
         assert spared >= needed - 0.02
         apart = next(each for each in shed.cuts if len(each) == 2)

@@ -41,7 +41,7 @@ def nested(micros: float = DELAY / 3, size: float = 0.2) -> Load:
     def build(stream: ab.Stream) -> Sequence[Delivery]:
         first = stream.with_columns({"work": delay(micros)("value")})
         counted = first.window(size=f"{size} s").by("key").agg(n=ab.count(), top=ab.max("work"))
-        second = counted.with_columns({"more": delay(FAN_IN * micros)("n")})
+        second = counted.as_stream().with_columns({"more": delay(FAN_IN * micros)("n")})
         total = second.window(size=f"{FAN_IN * size} s").by("key").agg(n=ab.sum("n"), top=ab.max("more"))
         return [total.to(working_sink(FAN_IN**2 * micros))]
 

@@ -41,6 +41,8 @@ RAMP = 15
 """seconds in which the load climbs to its rate: a query that starts with a backlog would have to work that off first"""
 SETTLED_EPOCHS, SETTLED_SECONDS = 8, 40.0
 """an epoch is settled after so many, or so long after the first one: the controller has found its share by then"""
+LOW = 0.15
+"""share of the capacity as guessed at which it is measured first"""
 SECOND = 1_000_000
 
 
@@ -50,7 +52,7 @@ def delay(micros: float) -> Callable[[str], Column]:
     CPU time and not the clock's: two of them on one core take twice as long, as any other work would.
     """
 
-    @F.arrow_udf("double")  # type: ignore[call-overload, untyped-decorator, unused-ignore]
+    @F.arrow_udf("double")  # type: ignore[attr-defined, untyped-decorator]
     def busy(column: pa.Array) -> pa.Array:
         until = time.thread_time() + len(column) * micros * 1e-6
         while time.thread_time() < until:
@@ -311,10 +313,10 @@ class Runner:
     def costs(self, load: Load, *, epochs: int, drop_share: float | None = None) -> Costs:
         """What an epoch takes, by runs at three rates below the capacity, each with epochs of half the bound."""
         measured: list[tuple[float, float]] = []
-        rate, found = 0.3 * load.guess, Costs(0.0, 0.0)
-        for part in (None, 0.5, 0.8):
-            if part is not None:
-                rate = part * min(found.capacity(self.bound), 8 * rate)
+        first, found = LOW * load.guess, Costs(0.0, 0.0)
+        for part in (0.0, 0.6, 0.85):
+            # Rates far enough apart to tell what is fixed, whatever the first guess of the capacity was worth.
+            rate = first if not measured else max(2 * first, part * min(found.capacity(self.bound), 8 * first / LOW))
             measured.append(self.epoch_at(load, rate, epochs=epochs, drop_share=drop_share))
             found = Costs.fit(measured)
         return found

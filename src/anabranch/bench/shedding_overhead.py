@@ -1,0 +1,121 @@
+"""What shedding costs while nothing is dropped: a native aggregate over files, with a window drop and without."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+import anabranch as ab
+from anabranch.bench.data import START
+from anabranch.bench.report import Measured
+from anabranch.embedded import usable_cores
+
+MILLI = 1_000
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Rows (t, key, v) in files, one for each epoch: each key has one row in each millisecond."""
+
+    keys: int
+    epochs: int
+    rows: int
+    """of an epoch"""
+
+    def write(self, folder: Path) -> Path:
+        folder.mkdir(parents=True, exist_ok=True)
+        for epoch in range(self.epochs):
+            number = np.arange(epoch * self.rows, (epoch + 1) * self.rows, dtype=np.int64)
+            t = START + number // self.keys * MILLI
+            columns = {"t": pa.array(t, pa.timestamp("us", "UTC")), "key": number % self.keys, "v": number * 7919 % 100}
+            # Several row groups, so that every core has some of them to read.
+            size = -(-self.rows // usable_cores())
+            pq.write_table(pa.table(columns), folder / f"{epoch:03d}.parquet", row_group_size=size, compression="lz4")
+        return folder
+
+
+@dataclass(frozen=True)
+class Filtered:
+    """Figure 14: a filter, and a count over tumbling windows of so many milliseconds (tuples of a key)."""
+
+    size: int = 1_000
+    selectivity: float = 1.0
+
+    def throughput(self, spark: SparkSession, files: Path, folder: Path, share: float | None) -> tuple[int, float]:
+        """Rows and seconds of a run over all files, epochs only; with a window drop that drops `share`, or without."""
+        where = folder / uuid.uuid4().hex
+        source = spark.readStream.schema(spark.read.parquet(str(files)).schema)
+        rows = source.option("maxFilesPerTrigger", 1).parquet(str(files))
+        stream = ab.stream(rows, time="t", watermark="0 seconds")
+        if self.selectivity < 1:
+            stream = stream.filter(f"v < {100 * self.selectivity}")
+        counted = stream.window(size=f"{self.size} ms").by("key").agg(n=ab.count(), total=ab.sum("v"))
+        qos = None if share is None else ab.QoS(max_gap=10, drop_share=share)
+        query = ab.start(
+            counted.to(ab.NoopSink()),
+            checkpoint=where / "checkpoint",
+            live=where / "live",
+            workers=usable_cores(),
+            trigger="available-now",
+            qos=qos,
+        )
+        try:
+            query.awaitTermination()
+        finally:
+            query.stop()
+            shutil.rmtree(where, ignore_errors=True)
+        # The first epoch knows no times yet, and so cannot drop anything.
+        counted_epochs = [epoch for epoch in query.recentProgress if epoch.rows][1:]
+        return sum(epoch.rows for epoch in counted_epochs), sum(epoch.seconds for epoch in counted_epochs)
+
+
+NONE = "no window drop"
+CONTESTANTS: dict[str, float | None] = {NONE: None, "p = 0": 0.0, "p = 0.01": 0.01}
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Rounds in which all contestants had their turn."""
+
+    setting: str
+    rounds: tuple[Mapping[str, tuple[int, float]], ...]
+    """by contestant its rows and seconds"""
+
+    def ratio(self, name: str) -> float:
+        """Throughput over that without a window drop: the median over rounds, each of which compares its own."""
+        rates = [{each: rows / seconds for each, (rows, seconds) in one.items()} for one in self.rounds]
+        return median(one[name] / one[NONE] for one in rates)
+
+    def table(self) -> list[Measured]:
+        """Medians."""
+        rows = []
+        for name, (count, _) in self.rounds[0].items():
+            rows.append(Measured(name, self.setting, count, median(one[name][1] for one in self.rounds)))
+        return sorted(rows, key=lambda row: list(CONTESTANTS).index(row.name))
+
+
+def compared(
+    spark: SparkSession,
+    files: Path,
+    folder: Path,
+    query: Filtered,
+    rounds: int,
+    contestants: Sequence[str] = tuple(CONTESTANTS),
+) -> Compared:
+    """Let contestants take turns."""
+    query.throughput(spark, files, folder, 0.01)  # compiles
+    taken = []
+    for turn in range(rounds):
+        # In the other order every second time, so that none is always the one after another.
+        order = contestants if turn % 2 == 0 else tuple(reversed(contestants))
+        taken.append({name: query.throughput(spark, files, folder, CONTESTANTS[name]) for name in order})
+    return Compared(f"windows of {query.size} tuples, selectivity {query.selectivity:g}", tuple(taken))
