@@ -126,13 +126,17 @@ def arrival_rate(history: Sequence[EpochProgress]) -> float:
     What came in is what was read and by how much the backlog grew. Where a source cannot tell its backlog, an epoch is
     taken to have read all that came since the one before began.
     """
-    pairs = list(pairwise(history[-RECENT - 1 :]))
+    recent = history[-RECENT - 1 :]
+    return max(mean_arrival_rate(recent[-2:]), mean_arrival_rate(recent))
+
+
+def mean_arrival_rate(history: Sequence[EpochProgress]) -> float:
+    """Rows per second that came to the sources after the first of these epochs."""
+    pairs = list(pairwise(history))
     if not pairs:
         return history[-1].input_rate if history else 0.0
     came, seconds = zip(*(_came(before, now) for before, now in pairs), strict=True)
-    mean = sum(came) / sum(seconds) if sum(seconds) > 0 else 0.0
-    last = came[-1] / seconds[-1] if seconds[-1] > 0 else 0.0
-    return max(last, mean, 0.0)
+    return max(0.0, sum(came) / sum(seconds)) if sum(seconds) > 0 else 0.0
 
 
 def _came(before: EpochProgress, now: EpochProgress) -> tuple[float, float]:

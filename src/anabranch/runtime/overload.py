@@ -27,14 +27,16 @@ from typing import Any, ClassVar
 import numpy as np
 
 from anabranch.plan.drops import Box, DropPoint
-from anabranch.runtime.controllers import RECENT, arrival_rate, excess_backlog, fit_nonnegative, register
+from anabranch.runtime.controllers import RECENT, excess_backlog, fit_nonnegative, mean_arrival_rate, register
 from anabranch.runtime.progress import EpochProgress, OperatorProgress
 from anabranch.shed.windrop import most
 
 WARM_UP = 2
-"""epochs at the start of a run that say nothing: Spark compiles, Python processes start"""
+"""epochs at the start of a run that say little: Spark compiles, Python processes start"""
 HEADROOM = 0.18
 """share of the latency bound that is left for what the model does not know"""
+SMOOTH = 4
+"""epochs over which the rate is taken: a source that hands out whole seconds makes that of one epoch jump"""
 PRIOR = 0.2
 """weight of the costs as they were found before, against an epoch's"""
 SHED_COST = 0.1
@@ -82,9 +84,8 @@ class Load:
 
         While load and p are steady, epochs cannot tell one cost from another; then these keep what was found before.
         """
-        known = [epoch for epoch in history if not epoch.replayed][WARM_UP:][-RECENT:]
-        known = [epoch for epoch in known if _arrived(epoch) > 0]
-        if len(known) < 2:
+        known = [epoch for epoch in _telling(history)[-RECENT:] if _arrived(epoch) > 0]
+        if not known:
             return None
         rows_of = np.array([[1.0, _arrived(epoch) - epoch.spared, epoch.spared] for epoch in known])
         seconds = np.array([epoch.seconds for epoch in known])
@@ -93,7 +94,8 @@ class Load:
             per_row = half / float(rows_of[:, 1].mean()) if rows_of[:, 1].any() else 0.0
             before = (half, per_row, SHED_COST * per_row)
         fixed, per_row, per_shed = _fitted(rows_of, seconds, before)
-        rate = arrival_rate([replace(epoch, rows=round(_arrived(epoch))) for epoch in history])
+        came = [replace(epoch, rows=round(_arrived(epoch))) for epoch in history[-SMOOTH - 1 :]]
+        rate = mean_arrival_rate(came)
         last = history[-1]
         return cls(rate, fixed, per_row, per_shed, last.interval, excess_backlog(last, rate), trigger or 0.0)
 
@@ -146,7 +148,7 @@ class WorkShares:
         of = {box.name: box for box in boxes}
         for box in boxes:
             known = []
-            for epoch in history[WARM_UP:][-RECENT:]:
+            for epoch in _telling(history)[-RECENT:]:
                 measured = epoch.operator(box.name)
                 if measured is None:
                     continue
@@ -183,6 +185,15 @@ def _spared_rows(point: DropPoint, name: str, boxes: Mapping[str, Box]) -> float
     first = name in point.at or (point.kind == "source" and set(boxes[name].reads) & set(point.at))
     spans = [point.span] if first else above
     return min((span.spared(point.bound) for span in spans), default=0.0)
+
+
+def _telling(history: Sequence[EpochProgress]) -> list[EpochProgress]:
+    """The epochs whose seconds say something about those to come."""
+    run = [epoch for epoch in history if not epoch.replayed]
+    if 2 <= len(run) <= WARM_UP + 1 and run[-1].seconds > run[-2].seconds > 0:
+        # Later ones should be faster. This was not: it drowns, and to wait would cost as much again.
+        return run[-1:]
+    return run[WARM_UP:]
 
 
 def _arrived(epoch: EpochProgress) -> float:
