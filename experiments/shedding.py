@@ -47,7 +47,7 @@ class Scale:
 FULL = Scale(bound=8.0, epochs=4, seconds=110.0)
 EXCESS = (0.25, 0.5, 0.75, 1.0)
 """of the capacity, above it"""
-QUICK = Scale(bound=6.0, epochs=1, seconds=15.0)
+QUICK = Scale(bound=5.0, epochs=1, seconds=22.0)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The benchmarks of splitting, epochs and shedding run, compare their results, and say what they must; never how fast."""
+"""The benchmarks of splitting, epochs and shedding run, compare results, and say what they must; never how fast."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Load shedding in the epoch runtime: what is delivered is exact, what is not is listed, and nothing else is missing."""
+"""Load shedding in the epoch runtime: what is delivered is exact, what is not is listed, nothing else is missing."""
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -184,6 +185,40 @@ def test_shares_and_places_that_change_all_the_time(
     assert any("shut" in drop.describe() for progress in run.recentProgress for drop in progress.drops)
     text = run.explain()
     assert "shedding:" in text and "source 0: WinDrop" in text and "before window-2" in text
+
+
+class NeverShut(WanderingShed):
+    """As the other, but shuts no query."""
+
+    def decide(self, history: Sequence[EpochProgress], current: Mapping[str, Any]) -> Mapping[str, Any]:
+        decided = dict(super().decide(history, current))
+        most = {point.name: point.bound / (point.bound + 1) for cut in self.cuts for point in cut}
+        return {**decided, "shut": [], "p": {name: min(p, most[name]) for name, p in decided["p"].items()}}
+
+
+def test_gaps_do_not_join_where_places_change(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed = Feed(tmp_path / "in")
+    # Rows of every key in every window: nothing hides a gap.
+    feed.add(
+        *(
+            [(t * S + i, key, 1) for t in range(e * 10, e * 10 + 10) for i, key in enumerate(KEYS[:8])]
+            for e in range(20)
+        )
+    )
+    short, long = two(source(spark, feed))
+    sinks = ab.MemorySink(), ab.MemorySink()
+    monkeypatch.setattr(shedding, "Shed", NeverShut)
+    qos = ab.QoS(max_gap=3, max_latency="1 minute")
+    started(short.to(sinks[0], max_gap=6), long.to(sinks[1]), folder=tmp_path, qos=qos)
+    for sink, slide, bound in ((sinks[0], 2, 6), (sinks[1], 4, 3)):
+        by_key = defaultdict(list)
+        for key, _, start, _ in windows_of(sink.rows()):
+            by_key[key].append(round(start.timestamp()) // slide)
+        gaps = [b - a - 1 for ids in by_key.values() for a, b in itertools.pairwise(sorted(ids))]
+        assert 1 < max(gaps) <= bound
+        assert len(by_key) == 8
 
 
 def test_a_restart_drops_the_same(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

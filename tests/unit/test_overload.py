@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -142,7 +143,7 @@ def test_a_rate_that_trembles_does_not_switch_it_on_and_off() -> None:
     for i in range(60):
         plant.epoch((1.5 + 0.03 * (-1) ** i) * capacity())
         shares.append(plant.decisions["p"].get("source 0", 0.0))
-    changes = sum(abs(a - b) > 0.05 for a, b in zip(shares[15:], shares[16:], strict=False))
+    changes = sum(abs(a - b) > 0.05 for a, b in pairwise(shares[15:]))
     assert changes <= 8
 
 

@@ -78,9 +78,9 @@ FULL = Scale(
     recorded=Recorded(keys=200, epochs=5, rows=4_000_000),
 )
 QUICK = Scale(
-    bound=6.0,
-    epochs=2,
-    seconds=30.0,
+    bound=5.0,
+    epochs=1,
+    seconds=22.0,
     loads=(2.0,),
     native=(),
     unshed_seconds=0.0,
@@ -182,8 +182,9 @@ class _Bench:
         place = PLACES.get(drop_at, "")
         setting = f"{times:g} x"
         trial = Trial.of(ran, place or load.name, setting, capacity=capacity, bound=self.scale.bound)
-        held = f"latency {100 * trial.of_bound(0.95):.0f} % of the bound, {100 * trial.share:.0f} % delivered"
-        bar.console.print(f"{load.name}, {setting}{place and f', drops {place}'}: {held}", highlight=False)
+        held = f"latency {100 * trial.of_bound(0.95):.0f} % of the bound{'' if trial.held else ' (not held)'}"
+        told = f"{held}, {100 * trial.share:.0f} % delivered, ideal {100 * trial.ideal:.0f} %"
+        bar.console.print(f"{load.name}, {setting}{place and f', drops {place}'}: {told}", highlight=False)
         return trial
 
     # --- figure 7 ---------------------------------------------------------------------------------------------------

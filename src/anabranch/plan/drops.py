@@ -184,33 +184,34 @@ class _Points:
             why = f"nobody knows which rows {closed[0]} needs for an exact answer" if closed else ""
             why = why or f"{counted[0]} counts all rows, and those dropped before would change its windows"
             return DropPoint(name, kind, at, nothing, 0, domain, outputs, {}, nothing, why)
-        first = next((w for name in outputs for w in self.boxes[name].windows), starts[0].windows[0])
-        self.origin = first.origin
-        span = self._span(kind, starts, self.tight)
+        # All units of a point are counted from one place: else a window could be in one unit here and in another there.
+        delivered = [window for name in outputs for window in self.boxes[name].windows]
+        origin = (delivered or starts[0].windows)[0].origin
+        span = self._span(kind, starts, origin, self.tight)
         emits = {name: self._emits(name, span) for name in domain}
         bound = min((self._bound(name, span.slide) for name in outputs), default=0)
         why_not = None if bound > 0 else self._no_bound(outputs, span.slide)
-        paper = self._span(kind, starts, tight=False)
+        paper = self._span(kind, starts, origin, tight=False)
         return DropPoint(name, kind, at, span, bound, domain, outputs, emits, paper, why_not, bool(counted))
 
-    def _span(self, kind: Kind, starts: Sequence[Box], tight: bool) -> Span:
+    def _span(self, kind: Kind, starts: Sequence[Box], origin: int, tight: bool) -> Span:
         if kind == "results":
-            return self._results(starts[0], tight)
-        return fan_out([self._needs(box, tight) for box in starts], self.origin)
+            return self._results(starts[0], origin, tight)
+        return fan_out([self._needs(box, origin, tight) for box in starts], origin)
 
-    def _needs(self, box: Box, tight: bool) -> Span:
+    def _needs(self, box: Box, origin: int, tight: bool) -> Span:
         """At the input of a box."""
-        results = self._results(box, tight)
-        return fan_out([pipeline(window, results, tight=tight) for window in box.windows], self.origin)
+        results = self._results(box, origin, tight)
+        return fan_out([pipeline(window, results, tight=tight) for window in box.windows], origin)
 
-    def _results(self, box: Box, tight: bool) -> Span:
+    def _results(self, box: Box, origin: int, tight: bool) -> Span:
         """At the output of a box."""
         own = [results_of(window) for window in box.windows] if box.terms is not None else []
-        return fan_out([*own, *(self._needs(reader, tight) for reader in self._read([box.name]))], self.origin)
+        return fan_out([*own, *(self._needs(reader, origin, tight) for reader in self._read([box.name]))], origin)
 
     def _emits(self, name: str, unit: Span) -> tuple[Span, ...]:
         box = self.boxes[name]
-        read = [self._needs(reader, self.tight) for reader in self._read([name])]
+        read = [self._needs(reader, unit.origin, self.tight) for reader in self._read([name])]
         spans = []
         for window in box.windows:
             wanted = [*([results_of(window)] if box.terms is not None else []), *read]

@@ -12,6 +12,7 @@ follows from it alone, and after a restart it is read and not made. What rows an
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pyspark.errors import AnalysisException
@@ -62,11 +63,14 @@ class Shedder:
         self.controller = Shed(self.boxes, self.cuts, qos.latency_seconds, trigger, qos.drop_share, weights)
 
     def buckets(self, point: DropPoint) -> int:
-        """Coins per batch: where a batch is over before latency could suffer, one is enough."""
-        if not self.keys[point.name]:
+        """Coins per batch: one, where batches are over before latency could suffer, or where no tuple is spared."""
+        short = (self._latency or 8.0) / 8
+        if not self.keys[point.name] or point.bound * point.span.slide / 1e6 < short:
             return 1
-        seconds = point.bound * point.span.slide / 1e6
-        return 1 if self._latency is not None and seconds < self._latency / 8 else BUCKETS
+        if point.kind != "results" and point.span.spared(point.bound) <= 0:
+            return 1
+        open_units = point.span.size // point.span.slide + 2 * point.bound + 1
+        return max(1, min(BUCKETS, MOST_UNITS // open_units))
 
     def plan(self, standing: Standing, history: Sequence[EpochProgress], before: Mapping[str, Any]) -> dict[str, Any]:
         """The drop plan of the next epoch; `before` is that of the last one."""
@@ -145,17 +149,17 @@ class Shedder:
         seen = self._seen(point, standing)
         if seen is None:
             return None
-        span = point.span
-        opens = max(self._opens(point, standing), self._after(point, others))
+        span, after = point.span, self._after(point, others)
+        opens = max(self._opens(point, standing), after)
         unseen = opens if point.kind == "results" else span.first_after(seen)
         opens = unseen if opens == _NEVER else opens
-        if known is None:
-            # Nobody knows how many are missing before: the first one opens.
-            state = DropState(opens, (Tally(run=point.bound),) * self.buckets(point), ((),) * self.buckets(point))
-        else:
-            state = state_of(known)
+        state = DropState.new(opens, self.buckets(point)) if known is None else state_of(known)
+        if known is None or after > state.unit:
+            # How many are missing before, nobody knows, or another point has dropped them: the first one opens.
+            state = replace(state, unit=opens, tallies=(Tally(run=point.bound),) * state.buckets)
         ahead = max(AHEAD * advance, (point.bound + 1) * span.slide, span.size)
-        through = min(span.first_after(seen + ahead), opens + MOST_UNITS // state.buckets)
+        unseen = max(unseen, opens)
+        through = min(span.first_after(seen + ahead), unseen + MOST_UNITS // state.buckets)
         needed = self._needed(point, standing)
         return state.decided(
             opens=opens, unseen=unseen, through=through, p=p, bound=bound, seed=self._seed(point), needed=needed

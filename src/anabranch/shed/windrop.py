@@ -139,7 +139,7 @@ class DropState:
         for unit in range(self.unit, min(opens, decided)):
             tally = tally.after(unit in before, says(unit, self.p))
         if bound is None:
-            return Tally(run=tally.run), _joined([*kept_past, (opens, through)])
+            return Tally(run=tally.run), _joined([*kept_past, (opens, max(through, unseen - 1))])
         if p < self.p:
             # What was owed at a higher p: paid in full, it would go on dropping long after the load has gone.
             tally = replace(tally, debt=min(tally.debt, bound) if p > 0 else 0)
@@ -152,6 +152,8 @@ class DropState:
                 if gone:
                     dropped.append(unit)
                 tally = tally.after(gone, thrown)
+        # Rows of seen units are gone, however far is decided.
+        dropped += sorted(unit for unit in before if through < unit < unseen)
         return settled, _joined([*kept_past, *((unit, unit) for unit in dropped)])
 
 
