@@ -228,6 +228,7 @@ def test_costs_are_found_from_epochs(rate: float) -> None:
     assert load.fixed == pytest.approx(FIXED, rel=0.1)
     assert load.per_row == pytest.approx(PER_ROW, rel=0.05)
     assert load.per_shed == pytest.approx(PER_SHED, rel=0.2)
+    assert load.capacity(BOUND) == pytest.approx(capacity(), rel=0.05)
     assert Load.of(history[:1], None) is None
 
 

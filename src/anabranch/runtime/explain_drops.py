@@ -37,9 +37,13 @@ def _when(qos: QoS) -> str:
 
 
 def _now(decisions: Mapping[str, Any], progress: EpochProgress | None) -> list[str]:
+    load = decisions.get("load")
+    lines = []
+    if load is not None:
+        lines.append(f"load        {load['rate']:,.0f} rows/s come; {load['capacity']:,.0f} could be processed in time")
     if not any(decisions.get("p", {}).values()):
-        return ["now         nothing is dropped"]
-    lines = [f"now         {decisions['cause']}"]
+        return [*lines, "now         nothing is dropped"]
+    lines.append(f"now         {decisions['cause']}")
     if decisions.get("shut"):
         lines.append(f"shut        {', '.join(decisions['shut'])}: all windows are dropped, whatever their max_gap")
     for drop in progress.drops if progress is not None else ():

@@ -37,6 +37,8 @@ HEADROOM = 0.18
 """share of the latency bound that is left for what the model does not know"""
 SMOOTH = 4
 """epochs over which the rate is taken: a source that hands out whole seconds makes that of one epoch jump"""
+MOST_RATE = 1e12
+"""rows per second: more is as good as no limit"""
 PRIOR = 0.2
 """weight of the costs as they were found before, against an epoch's"""
 SHED_COST = 0.1
@@ -102,6 +104,12 @@ class Load:
     def steady(self, bound: float) -> float:
         """How long an epoch may take, if all take as long."""
         return bound / 2 if self.trigger <= bound / 2 else max(0.0, bound - self.trigger)
+
+    def capacity(self, bound: float) -> float:
+        """Rows per second that can be processed, all of them, within the bound."""
+        steady = self.steady(bound)
+        work = self.per_row * max(self.trigger, steady)
+        return max(0.0, steady - self.fixed) / work if work > 0 else math.inf
 
     def latency_ahead(self, epochs: int) -> float:
         """The worst latency of the next epochs, if nothing is dropped."""
@@ -257,7 +265,8 @@ class Shed:
         if load is None or self.max_latency is None:
             return {**_QUIET, **{name: current[name] for name in (*_QUIET, "costs") if name in current}}
         shares = WorkShares.of(history, self.boxes, points)
-        return {**self._adapted(load, shares, current), "costs": load.costs}
+        measured = {"rate": load.rate, "capacity": min(load.capacity(self.max_latency), MOST_RATE)}
+        return {**self._adapted(load, shares, current), "costs": load.costs, "load": measured}
 
     def overloaded(self, history: Sequence[EpochProgress]) -> str | None:
         """What is wrong, if latency will pass its bound; for a query that must not shed."""
