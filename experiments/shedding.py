@@ -47,7 +47,7 @@ class Scale:
 FULL = Scale(bound=8.0, epochs=4, seconds=110.0)
 EXCESS = (0.25, 0.5, 0.75, 1.0)
 """of the capacity, above it"""
-QUICK = Scale(bound=5.0, epochs=1, seconds=22.0)
+QUICK = Scale(bound=6.0, epochs=1, seconds=24.0)
 
 
 @contextmanager
@@ -77,7 +77,6 @@ class Overloaded:
 
     @cached_property
     def capacity(self) -> float:
-        self.runner.live(self.load, 0.05 * self.load.guess, seconds=self.scale.bound, ramp=0)  # compiles
         found = self.runner.costs(self.load, epochs=self.scale.epochs).capacity(self.scale.bound)
         say(f"{self.load.name}: {found:,.0f} rows/s at most")
         return found

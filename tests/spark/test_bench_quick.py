@@ -44,7 +44,7 @@ def test_shedding_when_nothing_is_dropped(spark: SparkSession, capsys: pytest.Ca
 def test_shedding_of_a_live_stream(spark: SparkSession, tmp_path: Path) -> None:
     load = shedding_loads.tumbling(20.0)
     runner = shedding_runs.Runner(spark, tmp_path, 6.0)
-    ran = runner.live(load, 2_000, seconds=8, qos=ab.QoS(max_gap=10, drop_share=0.5), trigger=1.0, ramp=0)
+    ran = runner.live(load, 2_000, seconds=8, qos=ab.QoS(max_gap=10, drop_share=0.5), trigger=1.0)
     results = sum(operator.emitted for epoch in ran.epochs for operator in epoch.operators)
     drops = [drop for epoch in ran.epochs for drop in epoch.drops]
     assert results and drops and sum(drop.shed for drop in drops) > 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import anabranch as ab
-from anabranch.errors import InvalidArgumentError, OverloadError
+from anabranch.errors import CheckpointError, InvalidArgumentError, OverloadError
 from anabranch.runtime import shedding
 from anabranch.runtime.overload import Shed
 from anabranch.runtime.progress import EpochProgress
+from anabranch.split.hashing import key_hash
 from tests.spark.streams import Feed
 from tests.wandering import WanderingShed
 
@@ -26,8 +27,10 @@ Row = tuple[int | None, str | None, int | None]
 KEYS = [f"k{i}" for i in range(40)]
 
 
-def epochs_of(seed: int, epochs: int = 8, rows: int = 300, span: int = 20, start: int = -40) -> list[list[Row]]:
-    """Rows in order of epochs, a little out of order within one, from before 1970 on; a last one completes them."""
+def epochs_of(
+    seed: int, epochs: int = 8, rows: int = 300, span: int = 20, start: int = 1_700_000_003
+) -> list[list[Row]]:
+    """Rows in order of epochs, out of order within one; a last one completes their windows."""
     rng = random.Random(seed)
     found: list[list[Row]] = [
         [((start + e * span) * S + rng.randrange(span * S), rng.choice(KEYS), rng.randrange(100)) for _ in range(rows)]
@@ -105,11 +108,27 @@ QUERIES = {
 }
 
 
-@pytest.mark.parametrize("name", QUERIES)
-@pytest.mark.parametrize("drop_at", ["source", "operators", "results"])
+QUICK = {
+    ("sliding", "source"),
+    ("no key", "source"),
+    ("nested", "source"),
+    ("nested", "operators"),
+    ("user", "results"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "drop_at"),
+    [
+        pytest.param(name, drop_at, marks=[] if (name, drop_at) in QUICK else [pytest.mark.slow])
+        for name in QUERIES
+        for drop_at in ("source", "operators", "results")
+    ],
+)
 def test_what_is_delivered_is_exact(spark: SparkSession, tmp_path: Path, name: str, drop_at: str) -> None:
     feed = Feed(tmp_path / "in")
-    feed.add(*epochs_of(3))
+    # Some from before 1970 on.
+    feed.add(*epochs_of(3, start=-40 if name in ("sliding", "nested") else 1_700_000_003))
     query = QUERIES[name](ab.stream(feed.stream(spark), time="at", watermark="0 seconds"))
     exact, shed, report = ab.MemorySink(), ab.MemorySink(), ab.MemorySink()
     started(query.to(exact), folder=tmp_path / "exact")
@@ -124,7 +143,15 @@ def test_what_is_delivered_is_exact(spark: SparkSession, tmp_path: Path, name: s
     if name in SLIDES:
         assert 1 < longest_gap(set(whole), set(part), SLIDES[name]) <= 4
     drops = [drop for progress in run.recentProgress for drop in progress.drops]
-    assert drops and all(drop.rows == drop.kept + drop.shed for drop in drops)
+    last = "window-2" if name == "nested" else "window-1"
+    place = {"source": "source 0", "operators": f"before {last}", "results": f"results of {last}"}[drop_at]
+    # The only aggregate over a source is where the source is.
+    assert {drop.point for drop in drops} == {"source 0" if drop_at == "operators" and name != "nested" else place}
+    if drop_at == "source" and name != "after steps":
+        # What passed is what the operator's splitters saw.
+        for progress in run.recentProgress:
+            assert [drop.kept for drop in progress.drops if drop.shed] in ([], [progress.operators[0].rows])
+            assert progress.rows == 300 or progress.epoch >= 8
     if drop_at == "source" and name in ("tumbling", "user", "nested", "after steps"):
         assert sum(drop.shed for drop in drops) > 0
     listed = report.rows()
@@ -148,6 +175,32 @@ def subset(part: list[dict[str, Any]], whole: list[dict[str, Any]]) -> None:
     assert all(exact[window] == row for window, row in found.items())
 
 
+def check_report(
+    spark: SparkSession, report: ab.MemorySink, sinks: Mapping[str, tuple[ab.MemorySink, ab.MemorySink]]
+) -> None:
+    """What is missing is listed, once, with the bucket of its key; and what is listed was not delivered."""
+    slides = {"window-1": 2, "window-2": 4}
+    keys = spark.createDataFrame([(key,) for key in (*KEYS, "end")], "key string")
+    bucket = F.pmod(key_hash([F.col("key")]), F.lit(64))
+    buckets = {row[0]: row[1] for row in keys.select("key", bucket).collect()}
+    listed: Counter[tuple[str, int | None, int]] = Counter()
+    for each in report.rows():
+        first = round(each["first_start"].timestamp())
+        of = each["bucket"] if each["buckets"] > 1 else None
+        listed.update((each["output"], of, first + k * slides[each["output"]]) for k in range(each["windows"]))
+    assert set(listed.values()) == {1}
+    for name, (shed, exact) in sinks.items():
+
+        def told(window: tuple[Any, ...], output: str = name) -> bool:
+            start = round(window[2].timestamp())
+            return (output, buckets[window[0]], start) in listed or (output, None, start) in listed
+
+        delivered = set(windows_of(shed.rows()))
+        missing = set(windows_of(exact.rows())) - delivered
+        assert missing and all(told(window) for window in missing)
+        assert not any(told(window) for window in delivered)
+
+
 def wander(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shedding, "Shed", WanderingShed)
 
@@ -168,20 +221,7 @@ def test_shares_and_places_that_change_all_the_time(
     for part, whole in zip(shed, exact, strict=True):
         subset(part.rows(), whole.rows())
         assert 0.1 < len(part.rows()) / len(whole.rows()) < 0.95
-    # What is missing is listed.
-    pairs = list(zip(shed, exact, strict=True))
-    listed = defaultdict(set)
-    for each in report.rows():
-        for k in range(each["windows"]):
-            slide = (each["last_start"] - each["first_start"]) / max(each["windows"] - 1, 1)
-            listed[each["output"], each["bucket"], each["buckets"]].add(each["first_start"] + k * slide)
-    missing = [set(windows_of(whole.rows())) - set(windows_of(part.rows())) for part, whole in pairs]
-    starts = [
-        {start for (output, _, _), found in listed.items() if output == name for start in found}
-        for name in ("window-1", "window-2")
-    ]
-    for gone, named in zip(missing, starts, strict=True):
-        assert {window[2] for window in gone} <= named
+    check_report(spark, report, dict(zip(("window-1", "window-2"), zip(shed, exact, strict=True), strict=True)))
     assert any("shut" in drop.describe() for progress in run.recentProgress for drop in progress.drops)
     text = run.explain()
     assert "shedding:" in text and "source 0: WinDrop" in text and "before window-2" in text
@@ -270,7 +310,21 @@ def test_an_epoch_that_runs_again_drops_the_same(
     assert sorted(map(repr, once.rows())) == sorted(map(repr, again.rows()))
 
 
-def test_after_a_restart_without_shedding_no_broken_window_leaves(spark: SparkSession, tmp_path: Path) -> None:
+AFTERWARDS = {
+    "none": None,
+    "halt": ab.QoS(max_latency="1 hour", overflow="halt"),
+    "never": ab.QoS(max_latency="1 hour", max_gap=0),
+    "less": ab.QoS(max_latency="1 hour", max_gap=2),
+    "elsewhere": ab.QoS(max_gap=9, drop_share=0.5, drop_at="results", seed=9),
+}
+
+
+@pytest.mark.parametrize(
+    "afterwards", [pytest.param(name, marks=[] if name == "halt" else [pytest.mark.slow]) for name in AFTERWARDS]
+)
+def test_after_a_restart_with_other_bounds_no_broken_window_leaves(
+    spark: SparkSession, tmp_path: Path, afterwards: str
+) -> None:
     rows = epochs_of(7, epochs=8)
     feed = Feed(tmp_path / "in")
     feed.add(*rows[:4])
@@ -278,12 +332,59 @@ def test_after_a_restart_without_shedding_no_broken_window_leaves(spark: SparkSe
     shed, exact = ab.MemorySink(), ab.MemorySink()
     started(query.to(shed), folder=tmp_path / "shed", qos=ab.QoS(max_gap=9, drop_share=0.9))
     feed.add(*rows[4:])
-    run = started(query.to(shed), folder=tmp_path / "shed")
+    run = started(query.to(shed), folder=tmp_path / "shed", qos=AFTERWARDS[afterwards])
     assert any(progress.drops for progress in run.recentProgress)
-    assert run.recentProgress[-1].drops == ()
+    if afterwards != "elsewhere":
+        assert run.recentProgress[-1].drops == ()
     started(query.to(exact), folder=tmp_path / "exact")
     subset(shed.rows(), exact.rows())
-    assert len(shed.rows()) < len(exact.rows())
+    assert 0 < len(shed.rows()) < len(exact.rows())
+
+
+def test_other_outputs_while_windows_are_dropped_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    feed = Feed(tmp_path / "in")
+    feed.add(*epochs_of(7)[:4])
+    short = source(spark, feed).window(size="3 s").by("key").agg(n=ab.count())
+    long = short.window(size="40 s", slide="20 s").by("key").agg(n=ab.sum("n"))
+    qos = ab.QoS(max_gap=30, drop_share=0.7)
+    started(long.to(ab.MemorySink()), folder=tmp_path, qos=qos)
+    feed.add(*epochs_of(7)[4:])
+    with pytest.raises(CheckpointError, match="while the query had other outputs"):
+        started(long.to(ab.MemorySink()), short.to(ab.MemorySink()), folder=tmp_path, qos=qos)
+
+
+def test_late_rows_are_late_whatever_was_shed(spark: SparkSession, tmp_path: Path) -> None:
+    rng = random.Random(3)
+    rows = epochs_of(11, epochs=10, span=8)
+    for e, epoch in enumerate(rows[1:10], 1):
+        epoch += [((1_700_000_003 + e * 8) * S - rng.randrange(8 * S), rng.choice(KEYS), 7) for _ in range(20)]
+    feed = Feed(tmp_path / "in")
+    feed.add(*rows)
+    query = source(spark, feed).window(size="2 s").agg(n=ab.count(), total=ab.sum("value"))
+    exact = ab.MemorySink()
+    whole = started(query.to(exact), folder=tmp_path / "exact")
+    assert sum(progress.late for progress in whole.recentProgress) > 50
+    for seed in range(3):
+        shed = ab.MemorySink()
+        started(query.to(shed), folder=tmp_path / f"shed{seed}", qos=ab.QoS(max_gap=2, drop_share=0.5, seed=seed))
+        subset(shed.rows(), exact.rows())
+        assert len(shed.rows()) < len(exact.rows())
+
+
+def test_rows_that_spark_knows_to_be_none_are_counted(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark leaves out what comes to nothing, and the counting with it."""
+    streams = []
+    for kind, seed in (("a", 3), ("b", 4)):
+        feed = Feed(tmp_path / kind)
+        feed.add(*epochs_of(seed, epochs=3))
+        streams.append(source(spark, feed).with_columns({"kind": F.lit(kind)}))
+    query = streams[0].union(streams[1]).filter("kind = 'a'").window(size="4 s").by("key").agg(n=ab.count())
+    exact, shed = ab.MemorySink(), ab.MemorySink()
+    started(query.to(exact), folder=tmp_path / "exact")
+    qos = ab.QoS(max_gap=4, drop_share=0.5, drop_at="source", seed=5)
+    run = started(query.to(shed), folder=tmp_path / "shed", qos=qos)
+    subset(shed.rows(), exact.rows())
+    assert sum(progress.shed for progress in run.recentProgress) > 0
 
 
 def test_the_watermark_moves_when_everything_is_shed(spark: SparkSession, tmp_path: Path) -> None:
@@ -301,7 +402,13 @@ def test_the_watermark_moves_when_everything_is_shed(spark: SparkSession, tmp_pa
     assert sum(each["windows"] for each in report.rows()) > 100
 
 
-@pytest.mark.parametrize("rows", [dict(rows=6), dict(rows=6, slide_rows=4), dict(rows=3, slide_rows=2)])
+@pytest.mark.parametrize(
+    "rows",
+    [
+        dict(rows=6, slide_rows=4),
+        *(pytest.param(each, marks=pytest.mark.slow) for each in (dict(rows=6), dict(rows=3, slide_rows=2))),
+    ],
+)
 def test_count_windows(spark: SparkSession, tmp_path: Path, rows: dict[str, int]) -> None:
     feed = Feed(tmp_path / "in")
     feed.add(*epochs_of(9))
@@ -366,6 +473,7 @@ def test_halt_instead(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.M
         (dict(overflow="halt"), "without max_latency"),
         (dict(max_gap=3, drop_at="sink"), "drop_at='sink'"),
         (dict(max_gap=3, drop_share=1.5), "drop_share=1.5"),
+        (dict(drop_share=0.5), "drop_share=0.5 without max_gap"),
         (dict(max_gap=3, max_latency="1 s", trigger="2 s"), "rows would wait longer"),
     ],
 )

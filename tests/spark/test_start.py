@@ -559,3 +559,16 @@ def test_blocks_as_payloads_of_messages(spark: SparkSession, tmp_path: Path, rep
     last = {row["lane"]: row["n"] for row in counts.rows()}
     assert last == {group: int(((lane == group) & ~ask).sum()) for group in range(8)}
     assert windows.rows() == []  # the window is open
+
+
+def test_windows_that_are_read_do_not_wait_for_their_batch(spark: SparkSession, tmp_path: Path) -> None:
+    """Those who read them would take them for late."""
+    feed = Feed(tmp_path / "in")
+    feed.add(*random_epochs(9, span=7))
+    stream = ab.stream(feed.stream(spark), time="at", watermark="0 s")
+    inner = stream.window(size="2 s").by("key").agg(n=ab.count())
+    found = []
+    for name, each in (("one by one", inner), ("batches", inner.using("batch", batch=10))):
+        outer = each.window(size="6 s", slide="4 s").by("key").agg(n=ab.sum("n"))
+        found.append(sorted_rows(run(outer, tmp_path / name).rows()))
+    assert found[0] == found[1] != []

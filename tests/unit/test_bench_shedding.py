@@ -57,7 +57,7 @@ def test_where_costs_cannot_be_told_apart_all_is_for_the_rows() -> None:
 def test_at_capacity_epochs_take_half_the_bound() -> None:
     costs, bound = Costs(0.5, 20e-6), 8.0
     capacity = costs.capacity(bound)
-    assert costs.fixed + costs.per_row * capacity * bound / 2 == pytest.approx(bound / 2)
+    assert costs.seconds(capacity * bound / 2) == pytest.approx(bound / 2)
     assert Costs(5.0, 20e-6).capacity(bound) == 0.0
 
 

@@ -245,3 +245,16 @@ def test_a_slow_start_alone_drops_nothing() -> None:
     plant.waited = 6.0
     plant.run(0.4 * capacity(), 10)
     assert not any(plant.decisions["p"].values())
+
+
+@pytest.mark.parametrize(("bound", "trigger", "fixed"), [(10.0, 8.0, 0.5), (10.0, 7.5, 1.0), (2.2, None, 0.95)])
+def test_it_stops_even_where_epochs_are_mostly_fixed_cost(
+    bound: float, trigger: float | None, fixed: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "FIXED", fixed)
+    plant = Plant(controller(one_query(2), max_latency=bound, trigger=trigger), trigger=trigger)
+    plant.run(1_000, 5)
+    plant.run(400_000, 10)
+    assert any(plant.decisions["p"].values())
+    plant.run(1_000, 25)
+    assert not any(plant.decisions["p"].values()) and plant.decisions["shut"] == []

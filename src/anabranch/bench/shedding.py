@@ -30,12 +30,15 @@ from rich.table import Table
 from anabranch.bench.report import Measured, print_json, progress, show, show_ratios
 from anabranch.bench.shedding_loads import nested, tumbling
 from anabranch.bench.shedding_overhead import Filtered, Recorded, compared
-from anabranch.bench.shedding_runs import Load, Runner, Trial
+from anabranch.bench.shedding_runs import Costs, Load, Runner, Trial
 from anabranch.embedded import local_session
 from anabranch.runtime.settings import DropAt
 
 GOALS = {"overhead_p0": 0.97, "delivered_of_ideal_2x": 0.8}
 LIMITS = {"latency_of_bound_2x": 1.0}
+
+DRIFT = 0.15
+"""by how much the machine may change between the first and the last run"""
 
 PLACES: dict[DropAt, str] = {
     "source": "at the source",
@@ -59,6 +62,8 @@ class Scale:
     native: tuple[float, ...]
     """the same for the query without a delay"""
     unshed_seconds: float
+    """of the one that must not shed; 0: none"""
+    check_speed: bool
     places: tuple[DropAt, ...]
     nested_load: float
     rounds: int
@@ -72,18 +77,20 @@ FULL = Scale(
     loads=(1.25, 1.5, 2.0, 3.0),
     native=(2.0,),
     unshed_seconds=60.0,
+    check_speed=True,
     places=("source", "operators", "results"),
     nested_load=1.5,
     rounds=7,
     recorded=Recorded(keys=200, epochs=5, rows=4_000_000),
 )
 QUICK = Scale(
-    bound=5.0,
+    bound=6.0,
     epochs=1,
-    seconds=22.0,
+    seconds=24.0,
     loads=(2.0,),
     native=(),
     unshed_seconds=0.0,
+    check_speed=False,
     places=("source", "results"),
     nested_load=1.5,
     rounds=2,
@@ -119,6 +126,7 @@ class _Bench:
     figures: dict[str, float] = field(default_factory=dict)
     tables: dict[str, list[Measured]] = field(default_factory=dict)
     more: dict[str, Any] = field(default_factory=dict)
+    costs: dict[str, Costs] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.runner = Runner(self.spark, self.folder, self.scale.bound)
@@ -141,7 +149,6 @@ class _Bench:
 
     def load(self, bar: Progress) -> None:
         scale, slow = self.scale, tumbling()
-        self._warm_up(slow)
         capacity = self._capacity(slow, bar)
         self.more["capacity"] = round(capacity)
         if scale.unshed_seconds:
@@ -150,6 +157,8 @@ class _Bench:
         twice = next(trial for trial, times in zip(trials, scale.loads, strict=True) if times == 2.0)
         self.figures["delivered_of_ideal_2x"] = twice.of_ideal
         self.figures["latency_of_bound_2x"] = twice.of_bound(0.95)
+        if scale.check_speed:
+            self._check_speed(slow, bar)
         if scale.native:
             fast = tumbling(0.0)
             capacity = self._capacity(fast, bar)
@@ -157,17 +166,21 @@ class _Bench:
             trials += [self._shed(fast, times, capacity, "auto", bar) for times in scale.native]
         self._show("load", f"more than it can do; results within {scale.bound:g} s", trials)
 
-    def _warm_up(self, load: Load) -> None:
-        """Start Python processes and compile, at a low rate."""
-        self.runner.live(load, 0.05 * load.guess, seconds=1.5 * self.scale.bound, ramp=0)
-
     def _capacity(self, load: Load, bar: Progress) -> float:
         bar.console.print(f"{load.name}: measuring its capacity", highlight=False)
-        costs = self.runner.costs(load, epochs=self.scale.epochs)
+        costs = self.costs[load.name] = self.runner.costs(load, epochs=self.scale.epochs)
         capacity = costs.capacity(self.scale.bound)
         told = f"{costs.fixed:.2f} s + {1e6 * costs.per_row:.1f} us a row: {capacity:,.0f} rows/s"
         bar.console.print(f"{load.name}: an epoch takes {told}", highlight=False)
         return capacity
+
+    def _check_speed(self, load: Load, bar: Progress) -> None:
+        """Shares are compared with a capacity that was measured minutes before: say whether it still holds."""
+        drift = self.runner.drift(load, self.costs[load.name], epochs=self.scale.epochs)
+        self.more["drift"] = round(drift, 3)
+        if abs(drift - 1) > DRIFT:
+            told = f"an epoch takes {drift:.2f} times what it took when the capacity was measured"
+            bar.console.print(f"[bold red]{told}: figures against the ideal mean nothing[/]", highlight=False)
 
     def _unshed(self, load: Load, rate: float, bar: Progress) -> None:
         """The same load where nothing may be dropped."""
@@ -191,13 +204,12 @@ class _Bench:
 
     def nested(self, bar: Progress) -> None:
         scale, load = self.scale, nested()
-        self._warm_up(load)
         capacity = self._capacity(load, bar)
         self.more["capacity_nested"] = round(capacity)
         trials = [self._shed(load, scale.nested_load, capacity, place, bar) for place in scale.places]
         self._show("nested", f"figure 7, {scale.nested_load:g} times the capacity, drops", trials)
-        shares = [trial.share for trial in trials]
-        self.more["nested_in_order"] = all(a >= b for a, b in pairwise(shares))
+        if all(math.isfinite(trial.share) for trial in trials):
+            self.more["nested_in_order"] = all(a.share >= b.share for a, b in pairwise(trials))
 
     def _show(self, part: str, title: str, trials: Sequence[Trial]) -> None:
         table = Table(title=title, title_justify="left")

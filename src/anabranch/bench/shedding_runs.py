@@ -37,12 +37,12 @@ from anabranch.runtime.settings import DropAt
 
 MAX_GAP = 10
 """B: the paper's batches have 10 windows"""
-RAMP = 15
-"""seconds in which the load climbs to its rate: a query that starts with a backlog would have to work that off first"""
 SETTLED_EPOCHS, SETTLED_SECONDS = 8, 40.0
 """an epoch is settled after so many, or so long after the first one: the controller has found its share by then"""
-LOW = 0.15
+LOW = 0.3
 """share of the capacity as guessed at which it is measured first"""
+PATIENCE = 4
+"""times as long as they should take: then it is given up to measure epochs at a rate"""
 SECOND = 1_000_000
 
 
@@ -100,9 +100,9 @@ class Load:
     def keys(self, rate: float) -> int:
         return max(1, round(rate / self.rows_per_second))
 
-    def stream(self, spark: SparkSession, rate: float, ramp: int) -> ab.Stream:
+    def stream(self, spark: SparkSession, rate: float) -> ab.Stream:
         source = spark.readStream.format("rate").option("rowsPerSecond", round(rate))
-        source = source.option("numPartitions", usable_cores()).option("rampUpTime", f"{ramp}s")
+        source = source.option("numPartitions", usable_cores())
         # A column of the source, so that points before every step know the keys.
         rows = source.load().withColumn("key", F.col("value") % self.keys(rate))
         return ab.stream(rows, time="timestamp", watermark="0 seconds")
@@ -126,6 +126,9 @@ class Costs:
             # Nothing can be told apart: all of it is for the rows.
             return cls(0.0, float(seconds.sum() / rows.sum()) if rows.sum() else 0.0)
         return cls(fixed, slope)
+
+    def seconds(self, rows: float) -> float:
+        return self.fixed + self.per_row * rows
 
     def capacity(self, bound: float) -> float:
         """Rows per second at which epochs that follow one another take half the bound."""
@@ -274,12 +277,12 @@ class Runner:
         seconds: float,
         qos: ab.QoS | None = None,
         trigger: float | None = None,
-        ramp: int = RAMP,
         until: float = math.inf,
+        epochs: int | None = None,
     ) -> Run:
-        """Run a query at a rate for so long after its first epoch, or until latency passes `until`."""
+        """Run a query at a rate for so long after its first epoch, or until latency passes `until`, or for `epochs`."""
         where = self.folder / uuid.uuid4().hex
-        deliveries = load.build(load.stream(self.spark, rate, ramp))
+        deliveries = load.build(load.stream(self.spark, rate))
         query = ab.start(
             *deliveries,
             checkpoint=where / "checkpoint",
@@ -295,7 +298,7 @@ class Runner:
                 last = query.lastProgress
                 if last is not None:
                     end = min(end, time.monotonic() + seconds)
-                    if (last.latency or 0.0) > until:
+                    if (last.latency or 0.0) > until or (epochs is not None and len(query.recentProgress) >= epochs):
                         break
         finally:
             query.stop()
@@ -311,15 +314,28 @@ class Runner:
         return self.live(load, rate, seconds=seconds, qos=qos)
 
     def costs(self, load: Load, *, epochs: int, drop_share: float | None = None) -> Costs:
-        """What an epoch takes, by runs at three rates below the capacity, each with epochs of half the bound."""
-        measured: list[tuple[float, float]] = []
-        first, found = LOW * load.guess, Costs(0.0, 0.0)
-        for part in (0.0, 0.6, 0.85):
-            # Rates far enough apart to tell what is fixed, whatever the first guess of the capacity was worth.
-            rate = first if not measured else max(2 * first, part * min(found.capacity(self.bound), 8 * first / LOW))
-            measured.append(self.epoch_at(load, rate, epochs=epochs, drop_share=drop_share))
-            found = Costs.fit(measured)
+        """What an epoch takes, by runs at rates below the capacity, each with epochs of half the bound."""
+
+        def measured(rate: float) -> tuple[float, float]:
+            return self.epoch_at(load, rate, epochs=epochs, drop_share=drop_share)
+
+        low = LOW * load.guess
+        # Two that say where to look; the first is not counted again, for much is compiled in it.
+        first, second = measured(low), measured(2 * low)
+        near = min(0.85 * Costs.fit([first, second]).capacity(self.bound), 4 * load.guess)
+        near = max(near, low)
+        found = Costs.fit([second, measured(near), measured(0.5 * near)])
+        if found.capacity(self.bound) <= 0:
+            raise AnabranchError(
+                f"{load.name}: an epoch takes {found.fixed:.1f} s without any row, of {self.bound / 2:g} that it may",
+                hint="is the machine busy with something else?",
+            )
         return found
+
+    def drift(self, load: Load, costs: Costs, *, epochs: int) -> float:
+        """Seconds of an epoch at half the capacity now, over what they were: did the machine change meanwhile?"""
+        rows, seconds = self.epoch_at(load, 0.5 * costs.capacity(self.bound), epochs=epochs)
+        return seconds / costs.seconds(rows)
 
     def epoch_at(self, load: Load, rate: float, *, epochs: int, drop_share: float | None = None) -> tuple[float, float]:
         """Rows and seconds of an epoch at a rate, one epoch each half of the bound: medians."""
@@ -327,11 +343,13 @@ class Runner:
         trigger = self.bound / 2
         # The first epochs start processes and compile; with a share to drop the first ones drop nothing.
         warm_up = 2 if qos is None else 4
-        run = self.live(load, rate, seconds=(epochs + warm_up) * trigger, qos=qos, trigger=trigger, ramp=0)
+        wanted = warm_up + epochs
+        longest = PATIENCE * wanted * trigger
+        run = self.live(load, rate, seconds=longest, qos=qos, trigger=trigger, epochs=wanted)
         counted = [epoch for epoch in run.epochs[warm_up:] if epoch.rows]
         if not counted:
             raise AnabranchError(
-                f"{load.name}: no epoch was over in {(epochs + warm_up) * trigger:g} s at {rate:,.0f} rows/s",
+                f"{load.name}: {wanted} epochs were not over in {longest:g} s at {rate:,.0f} rows/s",
                 hint="is the machine busy with something else?",
             )
         return float(median(epoch.rows for epoch in counted)), float(median(epoch.seconds for epoch in counted))

@@ -154,8 +154,9 @@ class PositionsOperator(Operator):
         # From the first unit on whose windows reach as far as the row. Those before the first row do not exist.
         wanted = latest >= np.maximum((positions - size) // slide + 1, 0)
         opened = latest == positions // slide
-        if shed is not None:
+        if not wanted.all():
             self.metrics[SHED] += int(np.count_nonzero(~wanted))
+        if shed is not None:
             for window in self._settings.windows:
                 begin = opened[positions % window.slide == 0]
                 self.metrics[WINDOWS_KEPT] += int(np.count_nonzero(begin))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
@@ -26,10 +27,18 @@ class Counted:
     def over(self, rows: DataFrame, t: Column, gone: Column) -> DataFrame:
         """The rows that stay. `t`: their time; `gone`: whether a row is dropped."""
         counts = [F.count(F.lit(1)).alias("rows"), F.count_if(gone).alias("shed"), F.max(t).alias("latest")]
+        self._again = rows.agg(*counts)
         return rows.observe(self._observation, *counts).where(~gone)
 
-    @property
+    @cached_property
     def seen(self) -> Seen:
         """After the job."""
-        found = self._observation.get
+        try:
+            found = self._observation.get
+        except Exception:
+            # Spark found out that nothing comes of these rows, or that there are none, and left the counting out, too.
+            # It tells so by an error of its own that nobody else has.
+            found = {}
+        if "rows" not in found:
+            found = self._again.collect()[0].asDict()
         return Seen(found["rows"] or 0, found["shed"] or 0, found["latest"])

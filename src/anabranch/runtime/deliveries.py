@@ -20,7 +20,7 @@ class Delivery:
     weight: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.max_gap is not None and (not isinstance(self.max_gap, int) or self.max_gap < 0):
+        if self.max_gap is not None and (type(self.max_gap) is not int or self.max_gap < 0):
             raise InvalidArgumentError(f"max_gap={self.max_gap!r}", hint="a number of windows; 0 means: never drop one")
         if not isinstance(self.weight, (int, float)) or not 0 < self.weight < math.inf:
             raise InvalidArgumentError(f"weight={self.weight!r}", hint="what this output is worth, above zero")

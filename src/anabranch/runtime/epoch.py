@@ -17,6 +17,7 @@ from anabranch.io.sinks import Published
 from anabranch.network.columns import floordiv
 from anabranch.network.nodes import ONLY, CombineNode, Input, JoinNode, ProcessNode, Stateful, WindowNode
 from anabranch.network.parts import Output, Source
+from anabranch.operators.positions import SHED
 from anabranch.operators.windowed import KEYS_OF
 from anabranch.plan.drops import DropPoint
 from anabranch.plan.placement import stretch_of
@@ -135,8 +136,10 @@ class Epoch:
         self._keep_side(step, node, marks)
         outcome = _outcome(step, workers, marks, outputs, self.plan["operators"][step.name]["decisions"])
         shed = sum(each.seen.shed for (name, _), each in self._counted.items() if name == step.name)
+        shed += outcome.progress.metrics.get(SHED, 0)
         if shed:
-            outcome = replace(outcome, progress=replace(outcome.progress, shed=shed, rows=outcome.progress.rows + shed))
+            rows = outcome.progress.rows + shed - outcome.progress.metrics.get(SHED, 0)
+            outcome = replace(outcome, progress=replace(outcome.progress, shed=shed, rows=rows))
         if decided.partitioning is None:
             return outcome
         placed = _placed(recipe, decided.partitioning, outcome.progress, marks)
@@ -167,7 +170,7 @@ class Epoch:
         """The rows of an input, but those that are dropped; `counted`: the number of the input, to count these."""
         origin = each.part.origin
         name = self.context.network.name_of(node)
-        late_before = self.standing.operators[name].watermark
+        late_before = self._late_before(node, name)
         if isinstance(origin, Output):
             rows = self._without_dropped(name, each, self._staged_frame(origin), counted)
             return jobs.Feed(each.part.apply(rows), None, late_before)
@@ -178,6 +181,23 @@ class Epoch:
             rows = unpacked(rows, origin.packed)
         rows = self._without_dropped(name, each, rows, counted)
         return jobs.Feed(each.part.apply(rows), None, late_before)
+
+    def _late_before(self, node: Stateful, name: str) -> int | None:
+        """Rows of windows that end by then are late.
+
+        As the operator's watermark says; where it does not know yet of rows that were shed, as it would say.
+        """
+        reached = self.standing.operators[name].watermark
+        if reached is None or not isinstance(node, WindowNode):
+            return reached
+        known = []
+        for each in node.inputs:
+            origin = each.part.origin
+            latest = None if isinstance(origin, Output) else self.standing.latest[self.context.network.index_of(origin)]
+            if latest is None:
+                return reached
+            known.append(latest - origin.delay)
+        return max(reached, min(known))
 
     def _without_dropped(self, name: str, each: Input, rows: DataFrame, counted: int | None) -> DataFrame:
         step = next(step for step in self.context.network.steps if step.name == name)

@@ -111,11 +111,11 @@ class Load:
         work = self.per_row * max(self.trigger, steady)
         return max(0.0, steady - self.fixed) / work if work > 0 else math.inf
 
-    def latency_ahead(self, epochs: int) -> float:
-        """The worst latency of the next epochs, if nothing is dropped."""
-        worst, interval, waiting = 0.0, self.interval, self.waiting
+    def latency_ahead(self, epochs: int, more: float = 0.0) -> float:
+        """The worst latency of the next epochs, if nothing is dropped; `more`: at a rate higher by this share."""
+        worst, interval, waiting, rate = 0.0, self.interval, self.waiting, self.rate * (1 + more)
         for _ in range(epochs):
-            seconds = self.fixed + self.per_row * (self.rate * interval + waiting)
+            seconds = self.fixed + self.per_row * (rate * interval + waiting)
             worst = max(worst, interval + seconds)
             interval, waiting = max(self.trigger, seconds), 0.0
         return worst
@@ -263,7 +263,7 @@ class Shed:
             current = {}  # of a run with other bounds
         load = Load.of(history, self.trigger, current.get("costs"))
         if load is None or self.max_latency is None:
-            return {**_QUIET, **{name: current[name] for name in (*_QUIET, "costs") if name in current}}
+            return {**QUIET, **{name: current[name] for name in (*QUIET, "costs", "spare") if name in current}}
         shares = WorkShares.of(history, self.boxes, points)
         measured = {"rate": load.rate, "capacity": min(load.capacity(self.max_latency), MOST_RATE)}
         return {**self._adapted(load, shares, current), "costs": load.costs, "load": measured}
@@ -279,7 +279,7 @@ class Shed:
     def _fixed(self, share: float) -> dict[str, Any]:
         cut = self.cuts[0] if self.cuts else ()
         p = {point.name: min(share, most(point.bound)) for point in cut}
-        return {**_QUIET, "cut": [point.name for point in cut], "p": p, "cause": f"a share of {share:g}, as told"}
+        return {**QUIET, "cut": [point.name for point in cut], "p": p, "cause": f"a share of {share:g}, as told"}
 
     def _adapted(self, load: Load, shares: WorkShares, current: Mapping[str, Any]) -> dict[str, Any]:
         assert self.max_latency is not None
@@ -287,7 +287,12 @@ class Shed:
         shedding = any(current.get("p", {}).values()) or bool(current.get("shut"))
         predicted = load.latency_ahead(LOOK_AHEAD)
         if not shedding and predicted <= bound:
-            return {**_QUIET, "cut": current.get("cut", [])}
+            return {**QUIET, "cut": current.get("cut", [])}
+        # The bound may hold without shedding though no share p would keep the headroom: where the fixed part is large.
+        fits = load.latency_ahead(LOOK_AHEAD, SLACK) <= (1 - NEAR) * bound
+        calm_for = int(current.get("calm", 0)) + 1 if fits else 0
+        if calm_for >= PATIENCE:
+            return {**QUIET, "cut": current.get("cut", []), "why:p": "the load is over"}
         needed = max(load.to_spare(bound), load.to_spare_now(bound))
         calm = load.to_spare(bound, SLACK)
         told = _told(load, predicted, bound)
@@ -306,13 +311,14 @@ class Shed:
             low = max(now, then)
             p[point.name] = now if now >= was else was if low > 0 and was - low < STEP * (1 - was) else min(was, low)
         if not any(p.values()) and not shut:
-            return {**_QUIET, "cut": current.get("cut", []), "why:p": "the load is over"}
+            return {**QUIET, "cut": current.get("cut", []), "why:p": "the load is over"}
         decided = {
             "cut": [point.name for point in chosen[0]],
             "p": p,
             "spare": {point.name: shares.spared(point, self.boxes) for point in chosen[0]},
             "shut": shut,
             "unmet": unmet,
+            "calm": calm_for,
             "cause": told if not shut else f"{told}; no drop within the gap bounds is enough",
         }
         if p != before or shut != current.get("shut", []):
@@ -378,7 +384,8 @@ class Shed:
         return [*kept, max(open_points, key=lambda point: shares.spared(point, self.boxes)).name]
 
 
-_QUIET: dict[str, Any] = {"cut": [], "p": {}, "shut": [], "unmet": 0, "cause": ""}
+QUIET: dict[str, Any] = {"cut": [], "p": {}, "shut": [], "unmet": 0, "calm": 0, "cause": ""}
+"""The decisions where nothing is dropped."""
 
 
 def _told(load: Load, predicted: float, bound: float) -> str:

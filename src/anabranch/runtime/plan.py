@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from anabranch.errors import InvalidArgumentError
@@ -86,7 +86,7 @@ def arrange(deliveries: Sequence[Delivery]) -> Network:
     wanted = [sink for delivery in deliveries for sink in delivery.sinks]
     for node, _, _ in wanted:
         visit(node)
-    _check_sinks([sink for _, _, sink in wanted])
+    _check_sinks(wanted)
     steps = []
     for number, node in enumerate(order, 1):
         mine = [delivery for delivery in deliveries if any(of is node for of, _, _ in delivery.sinks)]
@@ -98,11 +98,18 @@ def arrange(deliveries: Sequence[Delivery]) -> Network:
     return Network(tuple(steps), tuple(sources))
 
 
-def _check_sinks(sinks: Iterable[Sink]) -> None:
-    seen: set[int] = set()
-    for sink in sinks:
-        if id(sink) in seen:
+def _check_sinks(wanted: Sequence[tuple[Node, str, Sink]]) -> None:
+    sinks: set[int] = set()
+    outputs: set[tuple[int, str]] = set()
+    for node, name, sink in wanted:
+        if id(sink) in sinks:
             raise InvalidArgumentError(
                 f"{sink!r} is the sink of two outputs, whose epochs would replace each other", hint="give each its own"
             )
-        seen.add(id(sink))
+        if (id(node), name) in outputs:
+            raise InvalidArgumentError(
+                f"{sink!r} is a second sink of one output, and only one of the two would get the rows",
+                hint="give one, and read from there; or a CallSink, which can hand them on to several",
+            )
+        sinks.add(id(sink))
+        outputs.add((id(node), name))

@@ -112,7 +112,9 @@ def recipe_of(step: Step, settings: Settings) -> Recipe:
     node = step.node
     if isinstance(node, WindowNode):
         job = WindowJob(node, settings.workers)
-        fixed: dict[str, Any] = {} if node.batch is None else {"batch": node.batch}
+        # Windows that wait for others of their batch would come to those who read them when these think they are late.
+        batch = 1 if step.feeds else node.batch
+        fixed: dict[str, Any] = {} if batch is None else {"batch": batch}
         fixed |= _policy(node.query.partition)
         return Recipe(step, node.groups, fixed, job.factory, {ONLY: job.result}, job)
     if isinstance(node, CombineNode):

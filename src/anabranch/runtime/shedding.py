@@ -18,14 +18,14 @@ from typing import Any
 from pyspark.errors import AnalysisException
 from pyspark.sql.types import ArrayType, DataType, StringType, StructType
 
-from anabranch.errors import InvalidArgumentError, OverloadError
+from anabranch.errors import CheckpointError, InvalidArgumentError, OverloadError
 from anabranch.network.columns import MICROS, TimeKind, quoted
 from anabranch.network.nodes import PositionsNode, WindowNode
 from anabranch.network.parts import Origin, Output, Part, Source
 from anabranch.operators.positions import SHED
 from anabranch.plan import batch as batch_plan
 from anabranch.plan.drops import Box, DropPoint, Terms, cuts, drop_points
-from anabranch.runtime.overload import PATIENCE, Shed
+from anabranch.runtime.overload import HEADROOM, PATIENCE, QUIET, Shed
 from anabranch.runtime.plan import Network, Step
 from anabranch.runtime.progress import EpochProgress
 from anabranch.runtime.settings import QoS, Settings
@@ -74,9 +74,9 @@ class Shedder:
 
     def plan(self, standing: Standing, history: Sequence[EpochProgress], before: Mapping[str, Any]) -> dict[str, Any]:
         """The drop plan of the next epoch; `before` is that of the last one."""
-        if self.halts:
-            return self._halting(history, before)
-        decisions = dict(self.controller.decide(history, before.get("decisions", {})))
+        late = self._late(history, before) if self.halts else 0
+        decided = {} if self.halts else self.controller.decide(history, before.get("decisions", {}))
+        decisions = {**QUIET, **decided}
         latest = max((t for t in standing.latest if t is not None), default=None)
         reached = before.get("latest")
         advance = 0 if latest is None or reached is None else latest - reached
@@ -91,17 +91,25 @@ class Shedder:
             if known is None and (p == 0 or point.refused is not None):
                 continue
             bound = None if point.name in decisions["shut"] else point.bound
+            cause = decisions["cause"] if p else "what was dropped before"
+            entry = {"p": p, "bound": bound, "cause": cause, "units": _units_of(point)}
+            if known is not None and known["units"] != entry["units"]:
+                raise CheckpointError(
+                    f"windows were dropped at {point.name} while the query had other outputs: rows of windows that are "
+                    "still open are gone, and nobody could tell which",
+                    hint="start it with the outputs it had until these windows are over, or with a new checkpoint",
+                )
             if point.counted:
-                if p > 0:
-                    entries[point.name] = {"p": p, "bound": bound, "cause": decisions["cause"]}
+                # Keys that are in the middle of a dropped window go on to drop its rows, and these are counted.
+                entries[point.name] = entry
                 continue
             state = self._decided(point, standing, known, states, p, bound, advance)
             if state is None or (state.empty and p == 0):
                 continue
             states[point.name] = state
-            cause = decisions["cause"] if p else "what was dropped before"
-            entries[point.name] = {"p": p, "bound": bound, "cause": cause, **_as_json(state)}
-        return {"decisions": decisions, "latest": latest, "advance": advance, "points": entries}
+            entries[point.name] = {**entry, **_as_json(state)}
+        told = {"late": late} if self.halts else {}
+        return {"decisions": decisions, "latest": latest, "advance": advance, "points": entries, **told}
 
     def counted(self, step: Step, plan: Mapping[str, Any]) -> dict[str, Any]:
         """The decision about the count windows that an operator counts the rows for; `plan` is that of the epoch."""
@@ -126,7 +134,8 @@ class Shedder:
     def _gap(self, point: DropPoint) -> int:
         return min(box.terms.max_gap for box in self.boxes if box.name in point.at and box.terms is not None)
 
-    def _halting(self, history: Sequence[EpochProgress], before: Mapping[str, Any]) -> dict[str, Any]:
+    def _late(self, history: Sequence[EpochProgress], before: Mapping[str, Any]) -> int:
+        """For a query that must not shed: how many epochs in a row were too much; an error if it drowns."""
         told = self.controller.overloaded(history)
         late = 0 if told is None else int(before.get("late", 0)) + 1
         if told is not None and late >= PATIENCE:
@@ -134,7 +143,7 @@ class Shedder:
                 f"{told}, {late} epochs in a row. Results would come later and later",
                 hint="give it more cores or a higher max_latency; or let it drop whole windows: QoS(max_gap=...)",
             )
-        return {"decisions": {}, "points": {}, "late": late}
+        return late
 
     def _decided(
         self,
@@ -234,16 +243,20 @@ def shedder_of(network: Network, settings: Settings) -> Shedder | None:
     qos = settings.qos
     gaps = [qos.max_gap, *(step.max_gap for step in network.steps)]
     if qos.overflow != "halt" and not any(gaps):
+        if qos.drop_share:
+            raise InvalidArgumentError(
+                f"drop_share={qos.drop_share:g} without max_gap: no window may be missing", hint="give max_gap=..., too"
+            )
         return None
     trigger = settings.trigger_seconds
     if qos.drop_share is None and qos.latency_seconds is None:
         raise InvalidArgumentError(
             "max_gap without max_latency: nobody could tell when to drop", hint="give QoS(max_latency=..., max_gap=...)"
         )
-    if qos.latency_seconds is not None and trigger is not None and trigger >= qos.latency_seconds:
+    if qos.latency_seconds is not None and trigger is not None and trigger >= (1 - HEADROOM) * qos.latency_seconds:
         raise InvalidArgumentError(
             f"results within {qos.max_latency}, but an epoch begins only every {settings.trigger}: rows would wait "
-            "longer than that, and dropping helps nothing",
+            "nearly as long or longer, and dropping helps nothing",
             hint="give a shorter trigger, or a higher max_latency",
         )
     shedder = Shedder(network, settings)
@@ -299,18 +312,13 @@ def _cuts(points: Sequence[DropPoint], qos: QoS) -> tuple[tuple[DropPoint, ...],
     if qos.drop_at == "auto":
         return cuts(usable)
     if qos.drop_at == "operators":
-        # Right before the aggregates that are delivered and that no other one follows.
-        chosen = [
-            max(
-                (p for p in usable if p.outputs == (last.at[0],)),
-                key=lambda p: (len(p.domain) == 1, p.kind),
-                default=last,
-            )
-            for last in usable
-            if last.kind == "results"
-        ]
+        # Right before each aggregate that is delivered and that no other follows: the point with the fewest below it.
+        early = [point for point in usable if point.kind != "results"]
+        lasts = [point.at[0] for point in usable if point.kind == "results" or point.counted]
+        found = [[p for p in early if p.outputs == (last,)] for last in lasts]
+        chosen = [min(points, key=lambda p: len(p.domain)) for points in found if points]
     else:
-        chosen = [point for point in usable if point.kind == {"source": "source", "results": "results"}[qos.drop_at]]
+        chosen = [point for point in usable if point.kind == qos.drop_at]
     return (tuple(chosen),) if chosen else ()
 
 
@@ -353,6 +361,12 @@ def _carried(part: Part, key: str) -> bool:
         return bool(rows.select(quoted(key)).sameSemantics(rows.select(shape[f"`{key}`"])))
     except AnalysisException:
         return False  # the column of the origin is no longer there
+
+
+def _units_of(point: DropPoint) -> list[Any]:
+    """What the numbers of units mean: they are of no use to a query in which they mean something else."""
+    spans = [point.span, *(span for name in point.domain for span in point.emits[name])]
+    return [[span.slide, span.origin, span.lo, span.hi] for span in spans]
 
 
 def _as_json(state: DropState) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from anabranch.windows.ids import pane_of
 from anabranch.windows.spans import Span
 
 LARGEST = 1 << 22
-"""Bytes of a table. What does not fit is kept."""
+"""Bytes of a table of tuples: those that do not fit are kept. Results whose tuples are gone never are."""
 FINEST = 256
 """Panes that a unit is cut into at most."""
 
@@ -36,14 +36,14 @@ class Lookup:
     table: bytes
 
     @classmethod
-    def of(cls, places: Iterable[Iterable[tuple[int, int]]]) -> Lookup | None:
-        """Of ranges of places (first, last), bucket by bucket; None if there are none."""
+    def of(cls, places: Iterable[Iterable[tuple[int, int]]], *, most: int | None = None) -> Lookup | None:
+        """Of ranges of places (first, last), bucket by bucket; None if there are none. `most`: bytes of the table."""
         ranges = [[(lo, hi) for lo, hi in bucket if lo <= hi] for bucket in places]
         if not any(ranges):
             return None
         first = min(lo for bucket in ranges for lo, _ in bucket)
         count = max(hi for bucket in ranges for _, hi in bucket) + 1 - first
-        count = min(count, LARGEST // len(ranges))
+        count = count if most is None else min(count, most // len(ranges))
         table = np.zeros((len(ranges), count), np.uint8)
         for g, bucket in enumerate(ranges):
             for lo, hi in bucket:
@@ -79,7 +79,7 @@ class TupleFilter:
             pane = max(1, span.slide // FINEST)
         origin = span.origin + span.lo
         gaps = [[_inside(gap, pane, origin) for gap in _gaps(state, g, span)] for g in range(state.buckets)]
-        lookup = Lookup.of(gaps)
+        lookup = Lookup.of(gaps, most=LARGEST)
         return None if lookup is None else cls(lookup, pane, origin)
 
     def left_out(self, t: Column, bucket: Column | None) -> Column:
