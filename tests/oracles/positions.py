@@ -71,8 +71,7 @@ class Counting:
         p = 0.0 if drop is None else drop.p
         if p < self.p:
             for count in self.counts.values():
-                owed = min(count.tally.debt, self.unit_bound(drop.bound)) if drop is not None and p > 0 else 0
-                count.tally = Tally(count.tally.run, owed)
+                count.tally = Tally(count.tally.run)
         self.p = p
         for row in due:
             self.counts.setdefault(row.key if self.per_key else None, Counted(len(self.counts)))

@@ -139,11 +139,12 @@ def test_one_coin_per_batch_of_b_units(bound: int, p: float) -> None:
         assert units(state.dropped[g]) == gone
 
 
-def test_what_is_owed_goes_by_the_coins_of_its_time() -> None:
-    # p = 1, B = 2     0  1  2  3  4  5 | 6         2 and 5 opened against their coins, whatever p is later
+@pytest.mark.parametrize(("then", "owed"), [(1.0, 2), (0.99, 0), (0.0, 0)])
+def test_what_is_owed_is_owed_as_long_as_p_does_not_fall(then: float, owed: int) -> None:
+    # p = 1, B = 2     0  1  2  3  4  5 | 6         2 and 5 opened against their coins
     #                  x  x  .  x  x  . |
-    after = follow(DropState.new(0, 1), [Call(0, 0, 9, 1.0), Call(6, 6, 9, 0.01)], 2)[-1]
-    assert after.tallies[0] == Tally(run=0, debt=2)
+    after = follow(DropState.new(0, 1), [Call(0, 0, 9, 1.0), Call(6, 6, 9, then)], 2)[-1]
+    assert after.tallies[0] == Tally(run=0, debt=owed)
 
 
 @given(streams(), st.integers(1, 5), st.integers(0, 3), st.integers(1, 4))

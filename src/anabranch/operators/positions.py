@@ -212,14 +212,14 @@ class PositionsOperator(Operator):
     # --- window drop ------------------------------------------------------------------------------------------------
 
     def _shed(self) -> Mapping[str, Any] | None:
-        """The decision; what is owed at a higher share is not paid in full once there is less to drop."""
+        """The decision; what is owed at a higher share is not paid once there is less to drop."""
         shed: Mapping[str, Any] | None = self.decisions.get(SHED)
         p = 0.0 if shed is None else float(shed["p"])
         share = self._state.array(_SHARE, np.float64, 1)
         all_dropped = shed is not None and shed["bound"] is None
         if p < share[0] or all_dropped:
             debt = self._state.array(_COUNTS, _COUNTED)["debt"]
-            debt[:] = np.minimum(debt, 0 if p <= 0 or all_dropped else self._settings.bound(shed))
+            debt[:] = 0
         share[0] = p
         return shed
 

@@ -10,9 +10,9 @@ it shall be dropped, with probability p. But never more than B units in a row ar
 
 A unit that opens although its coin said drop is a debt. A later unit whose coin says keep pays for it and is skipped,
 if that leaves no gap above B. So both hold: B always, and p in the long run, as long as p <= B/(B+1); more cannot be
-dropped. The paper lets the *first* unit of a second batch open. That is this rule after two coins; after a third, this
-one opens the next only when B are missing again, which is what makes p up to B/(B+1) possible (with B = 1 the paper's
-words would open every window).
+dropped. (When p falls, debts are forgotten: less is to be dropped from then on.) The paper lets the *first* unit of a
+second batch open. That is this rule after two coins; after a third, this one opens the next only when B are missing
+again, which is what makes p up to B/(B+1) possible (with B = 1 the paper's words would open every window).
 
 **Buckets.** Where a query has keys, these are hashed into buckets, each with its own coins. All coins of a batch come
 from one number u: bucket g of G drops iff frac(u + g/G) < p. For each bucket that is a coin like any other; but of all
@@ -141,8 +141,8 @@ class DropState:
         if bound is None:
             return Tally(run=tally.run), _joined([*kept_past, (opens, max(through, unseen - 1))])
         if p < self.p:
-            # What was owed at a higher p: paid in full, it would go on dropping long after the load has gone.
-            tally = replace(tally, debt=min(tally.debt, bound) if p > 0 else 0)
+            # What was owed at a higher p is not paid: it would go on dropping at that p though there is less to drop.
+            tally = replace(tally, debt=0)
         settled, dropped = tally, []
         if p > 0 or before:
             for unit in range(opens, through + 1):
