@@ -9,7 +9,7 @@ STAMP := $(VENV)/.setup-done
 PYTHON ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-windows rate test test-slow lint format chaos bench-windows bench-split bench-epochs bench-join bench-partitioners experiments soak clean
+.PHONY: help setup demo demo-windows rate test test-slow lint format chaos bench-windows bench-split bench-epochs bench-join bench-partitioners bench-shedding experiments soak clean
 
 help: ## Show this help
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -84,6 +84,9 @@ bench-join: setup ## Compare joins of streams with Spark's, and what each mechan
 
 bench-partitioners: setup ## Compare policies for which worker gets which key, on the workloads of paper 3
 	@$(BIN)/anabranch bench partitioners
+
+bench-shedding: setup ## Overload on purpose: latency and what is delivered at 1.25 to 3 times the capacity; half an hour
+	@$(BIN)/anabranch bench shedding
 
 experiments: setup ## Measure the papers' figures and tables again
 	@for experiment in experiments/paper*.py; do \
