@@ -258,3 +258,14 @@ def test_it_stops_even_where_epochs_are_mostly_fixed_cost(
     assert any(plant.decisions["p"].values())
     plant.run(1_000, 25)
     assert not any(plant.decisions["p"].values()) and plant.decisions["shut"] == []
+
+
+def test_a_bound_that_no_drop_can_keep_does_not_drop_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "FIXED", 7.0)
+    plant = Plant(controller(one_query()))
+    plant.run(20_000, 4)
+    plant.run(100_000, 30)
+    assert plant.decisions["shut"] == []
+    assert 0 < plant.decisions["p"]["source 0"] < 0.91
+    assert "it cannot be kept" in plant.decisions["cause"]
+    assert plant.history[-1].seconds < 10

@@ -39,6 +39,8 @@ SMOOTH = 4
 """epochs over which the rate is taken: a source that hands out whole seconds makes that of one epoch jump"""
 MOST_RATE = 1e12
 """rows per second: more is as good as no limit"""
+FIXED_SHARE = 1.25
+"""epochs are not made shorter than this share of what they cost without rows: all would be dropped for nothing"""
 PRIOR = 0.2
 """weight of the costs as they were found before, against an epoch's"""
 SHED_COST = 0.1
@@ -105,6 +107,10 @@ class Load:
         """How long an epoch may take, if all take as long."""
         return bound / 2 if self.trigger <= bound / 2 else max(0.0, bound - self.trigger)
 
+    def aim(self, bound: float) -> float:
+        """How long epochs shall take. What they cost without any row no drop can spare, so they get some more."""
+        return max(self.steady((1 - HEADROOM) * bound), FIXED_SHARE * self.fixed)
+
     def capacity(self, bound: float) -> float:
         """Rows per second that can be processed, all of them, within the bound."""
         steady = self.steady(bound)
@@ -125,13 +131,13 @@ class Load:
 
         `more`: at a rate higher by this share.
         """
-        steady = self.steady((1 - HEADROOM) * bound)
+        steady = self.aim(bound)
         return self._spare(self.rate * (1 + more) * max(self.trigger, steady), steady)
 
     def to_spare_now(self, bound: float) -> float:
         """The same for the next epoch alone: if the last one was long, so many rows have come, and have waited."""
-        steady, rows = self.steady((1 - HEADROOM) * bound), self.rate * self.interval + self.waiting
-        seconds = min(steady, (1 - NEAR) * bound - self.interval)
+        steady, rows = self.aim(bound), self.rate * self.interval + self.waiting
+        seconds = max(min(steady, (1 - NEAR) * bound - self.interval), FIXED_SHARE * self.fixed)
         return self._spare(rows, seconds) if self.interval > (1 + NEAR) * max(self.trigger, steady) else -math.inf
 
     def _spare(self, rows: float, seconds: float) -> float:
@@ -389,4 +395,7 @@ QUIET: dict[str, Any] = {"cut": [], "p": {}, "shut": [], "unmet": 0, "calm": 0, 
 
 
 def _told(load: Load, predicted: float, bound: float) -> str:
-    return f"{load.rate:,.0f} rows/s would take {predicted:.1f} s, the bound is {bound:g} s"
+    told = f"{load.rate:,.0f} rows/s would take {predicted:.1f} s, the bound is {bound:g} s"
+    if load.aim(bound) > load.steady(bound):
+        return f"{told}; it cannot be kept: without any row an epoch takes {load.fixed:.1f} s. Give a higher max_latency"
+    return told
