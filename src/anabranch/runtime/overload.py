@@ -397,5 +397,5 @@ QUIET: dict[str, Any] = {"cut": [], "p": {}, "shut": [], "unmet": 0, "calm": 0, 
 def _told(load: Load, predicted: float, bound: float) -> str:
     told = f"{load.rate:,.0f} rows/s would take {predicted:.1f} s, the bound is {bound:g} s"
     if load.aim(bound) > load.steady(bound):
-        return f"{told}; it cannot be kept: without any row an epoch takes {load.fixed:.1f} s. Give a higher max_latency"
+        return f"{told}; it cannot be kept: an epoch without any row takes {load.fixed:.1f} s. Raise max_latency"
     return told
