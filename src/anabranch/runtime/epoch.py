@@ -75,7 +75,6 @@ class Epoch:
         self.latest: dict[int, int | None] = {}
         self.arrived: dict[int, float] = {}
         """of sources whose rows are dropped: how many would have come to the operators"""
-        self.passing: dict[int, float] = {}
         self.source_rows: dict[int, int] = {}
         self.drops = drops
         self._rows = rows
@@ -265,8 +264,7 @@ class Epoch:
                     times += [] if seen.latest is None else [seen.latest]
                     kept = seen.rows - seen.shed
                     # Steps let some share of the rows pass: of those that were dropped it would have been the same.
-                    share = rows / kept if kept else self.passing.get(i, 1.0)
-                    self.passing[i] = share
+                    share = rows / kept if kept else 1.0
                     self.arrived[i] = max(self.arrived.get(i, 0.0), rows + seen.shed * share)
                     rows = seen.rows
                 elif not rows and each.part.steps:

@@ -93,7 +93,7 @@ class EpochRunner:
         run = Epoch(context, self.standing, epoch, plan, self._rows.of(batch, context.network, drops), drops)
         try:
             outcomes = [run.operator(step) for step in context.network.steps]
-            shed = self.shedding.after(run, outcomes, self.history)
+            shed = self.shedding.after(run, outcomes)
             run.publish()
         finally:
             run.close()

@@ -76,7 +76,7 @@ class Shedding:
             self.shedder = Shedder(self._context.network, self._context.settings)
         return EpochDrops(self.shedder, self._context.network, self.before)
 
-    def after(self, run: Epoch, outcomes: Sequence[Outcome], history: Sequence[EpochProgress]) -> ShedOutcome:
+    def after(self, run: Epoch, outcomes: Sequence[Outcome]) -> ShedOutcome:
         """All operators of an epoch have run: tell what was dropped, and keep the list of it."""
         drops, before = run.drops, self._counts
         if drops is None:
@@ -96,7 +96,6 @@ class Shedding:
             point.name: _counted(counting[point.name]) if point.counted else run.seen_at(point)
             for point in drops.points
         }
-        rows = float(sum(run.source_rows.values()))
         arrived = sum(run.arrived.get(i, float(count)) for i, count in run.source_rows.items())
         spares = self.before.get("decisions", {}).get("spare", {})
         spared = 0.0
@@ -107,7 +106,7 @@ class Shedding:
             else:
                 spared += arrived * self.before["points"][point.name]["p"] * spares.get(point.name, 0.0)
         told = drops.progress(seen, counts, before)
-        return ShedOutcome(told, self._counts, arrived if rows else None, min(spared, arrived))
+        return ShedOutcome(told, self._counts, arrived, min(spared, arrived))
 
     def _counting(self, point: DropPoint) -> list[str]:
         assert self.shedder is not None

@@ -58,11 +58,6 @@ class Lookup:
         found = F.substr(F.lit(self.table), (position + 1).cast("int"), F.lit(1)) == F.lit(b"\x01")
         return F.coalesce(inside & found, F.lit(False))
 
-    def has(self, place: int, bucket: int = 0) -> bool:
-        """The same in Python."""
-        at = place - self.first
-        return 0 <= at < self.count and self.table[bucket * self.count + at] == 1
-
 
 @dataclass(frozen=True)
 class TupleFilter:
