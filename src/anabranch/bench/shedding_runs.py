@@ -52,14 +52,14 @@ def delay(micros: float) -> Callable[[str], Column]:
     CPU time and not the clock's: two of them on one core take twice as long, as any other work would.
     """
 
-    @F.arrow_udf("double")  # type: ignore[attr-defined, untyped-decorator]
     def busy(column: pa.Array) -> pa.Array:
         until = time.thread_time() + len(column) * micros * 1e-6
         while time.thread_time() < until:
             pass
         return pa.array(np.full(len(column), micros))
 
-    return lambda column: busy(F.col(column))
+    step = F.arrow_udf(busy, "double")  # type: ignore[attr-defined]
+    return lambda column: step(F.col(column))
 
 
 def working_sink(micros: float) -> ab.Sink:
