@@ -8,6 +8,8 @@ from functools import cached_property
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
+GONE = "__ab_gone"
+
 
 @dataclass(frozen=True)
 class Seen:
@@ -26,9 +28,10 @@ class Counted:
 
     def over(self, rows: DataFrame, t: Column, gone: Column) -> DataFrame:
         """The rows that stay. `t`: their time; `gone`: whether a row is dropped."""
-        counts = [F.count(F.lit(1)).alias("rows"), F.count_if(gone).alias("shed"), F.max(t).alias("latest")]
-        self._again = rows.agg(*counts)
-        return rows.observe(self._observation, *counts).where(~gone)
+        told = rows.withColumn(GONE, gone)  # computed once, for the count and the filter
+        counts = [F.count(F.lit(1)).alias("rows"), F.count_if(GONE).alias("shed"), F.max(t).alias("latest")]
+        self._again = told.agg(*counts)
+        return told.observe(self._observation, *counts).where(~F.col(GONE)).drop(GONE)
 
     @cached_property
     def seen(self) -> Seen:

@@ -1,6 +1,6 @@
 """What is left out, as a table of bytes that Spark looks up: one for each bucket of keys and each pane, or window.
 
-    column of a row's time ──▶ pane id ──▶ byte [bucket * count + pane - first]: 1 is left out
+    column of a row's time ──▶ pane id ──▶ byte [bucket, pane - first]: 1 is left out
 
 A comparison with every gap would cost more with every gap; this costs the same whatever is dropped, and Spark compiles
 it. Where a gap does not begin or end with a pane, its edge is kept: leaving out less is never wrong.
@@ -29,7 +29,10 @@ FINEST = 256
 
 @dataclass(frozen=True)
 class Lookup:
-    """Which places are left out. Place i of bucket g is byte g * count + i - first."""
+    """Which places are left out. Place i of bucket g is byte g * (count + 2) + 1 + i - first.
+
+    A bucket's first and last byte stand for all places before and after: zeros, as nothing is left out there.
+    """
 
     first: int
     count: int
@@ -44,19 +47,19 @@ class Lookup:
         first = min(lo for bucket in ranges for lo, _ in bucket)
         count = max(hi for bucket in ranges for _, hi in bucket) + 1 - first
         count = count if most is None else min(count, most // len(ranges))
-        table = np.zeros((len(ranges), count), np.uint8)
+        table = np.zeros((len(ranges), count + 2), np.uint8)
         for g, bucket in enumerate(ranges):
             for lo, hi in bucket:
-                table[g, lo - first : hi + 1 - first] = 1
+                table[g, 1 + lo - first : 1 + min(hi + 1 - first, count)] = 1
         return cls(first, count, table.tobytes())
 
     def left_out(self, place: Column, bucket: Column | None) -> Column:
         """Whether a row is; never null: a row without a place is not."""
-        at = place - self.first
-        inside = (at >= 0) & (at < self.count)
-        position = at if bucket is None else at + bucket * self.count
-        found = F.substr(F.lit(self.table), (position + 1).cast("int"), F.lit(1)) == F.lit(b"\x01")
-        return F.coalesce(inside & found, F.lit(False))
+        # `place` is named once: Spark computes an expression of a filter as often as it is named. Where it is null,
+        # least() is the other: the last byte.
+        at = F.greatest(F.lit(0), F.least(place - (self.first - 1), F.lit(self.count + 1)))
+        position = at if bucket is None else at + bucket * (self.count + 2)
+        return F.substr(F.lit(self.table), (position + 1).cast("int"), F.lit(1)) == F.lit(b"\x01")
 
 
 @dataclass(frozen=True)
