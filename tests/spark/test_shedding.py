@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -427,6 +428,13 @@ def test_count_windows(spark: SparkSession, tmp_path: Path, rows: dict[str, int]
     assert 1 < longest <= 3
     drops = [drop for progress in run.recentProgress for drop in progress.drops]
     assert sum(drop.dropped for drop in drops) == sum(each["windows"] for each in report.rows()) > 0
+    listed = {
+        (json.loads(each["key"])["key"], each["first_row"] // slide + i)
+        for each in report.rows()
+        for i in range(each["windows"])
+    }
+    wanted = {(key, start // slide) for key, _, start, _ in windows_of(exact.rows())}
+    assert wanted - listed == {(key, j) for key, ids in by_key.items() for j in ids}, "missing, and not in the report"
     assert sum(drop.shed for drop in drops) > 0
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import groupby, pairwise
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +18,8 @@ from hypothesis import strategies as st
 from anabranch.operators.folds import Concatenate, Sum
 from anabranch.operators.positions import (
     BUCKETS,
+    DROPPED,
+    NUMBERED,
     POSITION,
     SHED,
     WINDOWS_KEPT,
@@ -54,7 +58,7 @@ class Pipeline:
         self.windows, self.per_key = windows, per_key
         self.keys = ("key",) if keyed else ()
         counted = self.keys if per_key else ()
-        self.numbering = Numbering(counted, "at", ("key", "x", "y"), windows.windows)
+        self.numbering = Numbering(counted, "at", ("key", "x", "y"), windows.windows, counted)
         names = (*self.keys, SPEC, FIRST, LAST, ROWS, "sum", "all")
         folds = (Sum(), Concatenate())
         self.settings = WindowSettings(windows.in_panes(), windows.size, windows.origin, folds, self.keys, names)
@@ -63,6 +67,7 @@ class Pipeline:
         self.answers: Answers = {}
         self.metrics: Counter[str] = Counter()
         self.emitted: list[tuple[str | None, int]] = []
+        self.dropped: list[dict[str, Any]] = []
         self.restart()
 
     def restart(self) -> None:
@@ -82,7 +87,8 @@ class Pipeline:
         self.positions.metrics = self.metrics
         out = list(self.positions.process(block_of(rows))) if rows else []
         out += list(self.positions.on_watermark(watermark))
-        numbered = [row for batch in out for row in batch.to_pylist()]
+        numbered = [row for name, batch in out if name == NUMBERED for row in batch.to_pylist()]
+        self.dropped += [row for name, batch in out if name == DROPPED for row in batch.to_pylist()]
         panes = self.panes_of(numbered)
         windows = [] if panes is None else list(self.counts.process(panes))
         for batch in [*windows, *self.counts.on_watermark(watermark)]:
@@ -233,6 +239,21 @@ def test_dropped_windows_do_not_leave_and_the_others_are_exact(
         for spec in range(len(windows.windows)):
             gaps = [len(list(g)) for kept, g in groupby(oracle.windows_begun(count, spec)) if not kept]
             assert max(gaps, default=0) <= max(drop.bound or 0 for drop in drops if drop is not None)
+    listed = Counter(
+        (each["window_spec"], each["key"], each["first_row"] + i * window.slide)
+        for window in windows.windows
+        for each in pipeline.dropped
+        if each["window_spec"] == window.label
+        for i in range(each["windows"])
+    )
+    assert listed == Counter(
+        (window.label, json.dumps({"key": key}) if per_key else None, i * window.slide)
+        for key, count in oracle.counts.items()
+        for spec, window in enumerate(windows.windows)
+        for i, kept in enumerate(oracle.windows_begun(count, spec))
+        if not kept
+    )
+    assert sum(listed.values()) == pipeline.metrics[WINDOWS_SHED]
 
 
 def test_metrics_of_a_drop() -> None:
@@ -245,6 +266,10 @@ def test_metrics_of_a_drop() -> None:
     pipeline.epoch([Row(t, None, None, t) for t in range(10)], 100, Drop(1.0, 2, 5))
     assert pipeline.metrics == {SHED: 8, WINDOWS_SHED: 4, WINDOWS_KEPT: 1}
     assert list(pipeline.answers) == [(0, None, 2)]
+    assert [(each["first_row"], each["last_row"], each["windows"]) for each in pipeline.dropped] == [
+        (0, 2, 2),
+        (6, 8, 2),
+    ]
 
 
 def test_without_a_bound_all_windows_are_dropped_and_then_none() -> None:

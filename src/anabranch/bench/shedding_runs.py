@@ -164,6 +164,15 @@ class Run:
                 results += sum(_operator(epoch, output.operator).emitted for epoch in self.settled)
         return results, windows
 
+    def in_time(self, bound: float) -> int:
+        """Results of the settled epochs that kept a bound of latency."""
+        return sum(
+            _operator(epoch, output.operator).emitted
+            for epoch in self.settled
+            if epoch.latency is None or epoch.latency <= bound
+            for output in self.load.outputs
+        )
+
     def told_share(self) -> float | None:
         """The delivered share as the drop points count it; None where some epoch was without any."""
         drops = [drop for epoch in self.settled for drop in epoch.drops]
@@ -194,6 +203,8 @@ class Trial(Measured):
     latencies: tuple[float, ...] = ()
     share: float = 1.0
     """of all windows of all keys: those delivered"""
+    in_time: float = 1.0
+    """of all: those delivered within the bound"""
     told_share: float | None = None
     drop_share: float = 0.0
     """p, mean over points and epochs"""
@@ -214,6 +225,7 @@ class Trial(Measured):
             bound=bound,
             latencies=tuple(run.latencies()),
             share=min(1.0, results / windows) if windows else math.nan,
+            in_time=min(1.0, run.in_time(bound) / windows) if windows else math.nan,
             told_share=run.told_share(),
             drop_share=fmean(shares) if shares else 0.0,
             epochs=len(settled),
@@ -247,6 +259,7 @@ class Trial(Measured):
             "latency_max": percentile(self.latencies, 1.0),
             "latency_95_of_bound": self.of_bound(0.95),
             "delivered": self.share,
+            "delivered_in_time": self.in_time,
             "delivered_told": self.told_share,
             "ideal": self.ideal,
             "of_ideal": self.of_ideal,

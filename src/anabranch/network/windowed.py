@@ -9,6 +9,7 @@ from functools import cached_property, partial
 
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType
 
 from anabranch.aggregates import Aggregate, ColumnLike
@@ -20,7 +21,7 @@ from anabranch.network.processing import to_the_only
 from anabranch.network.query import Query, analysed, resolve
 from anabranch.network.startable import Startable
 from anabranch.network.stream import Stream
-from anabranch.operators.positions import POSITION, Numbering
+from anabranch.operators.positions import DROPPED, DROPPED_SCHEMA, NUMBERED, POSITION, Numbering
 from anabranch.operators.windowed import OPEN
 from anabranch.plan import batch as batch_plan
 from anabranch.plan import streaming
@@ -295,10 +296,10 @@ def _counted(query: Query, parts: Sequence[Part]) -> WindowNode:
     positions = PositionsNode(
         tuple(Input(part, time) for part in parts),
         Routing(WINDOW_GROUPS, keys) if keys else Routing(1, route=to_the_only),
-        Numbering(keys, time.name, ties, query.panes.windows),
-        {ONLY: schema},
+        Numbering(keys, time.name, ties, query.panes.windows, query.keys if keys else ()),
+        {NUMBERED: schema, DROPPED: from_arrow_schema(DROPPED_SCHEMA)},
     )
-    numbered = Part(Output(positions, ONLY, time))
+    numbered = Part(Output(positions, NUMBERED, time))
     if odd:
         numbered = numbered.then(lambda rows: rows.select(*back, POSITION, OPEN))
     # Counted over all rows, windows of all keys are full at once: one group sees when.

@@ -15,11 +15,13 @@ as the query runs: how many rows of it were counted, and where its window drop s
 multiple of the slides; of one window specification it is one window. Its fate is decided when its first row gets a
 position, by the rule of `shed.windrop`, for each key of its own: gaps never exceed the bound in any of them. A row that
 only dropped windows want goes no further. The others say in the column OPEN whether the windows that begin at them are
-kept, for kept windows may have left all rows of a dropped one in the stream.
+kept, for kept windows may have left all rows of a dropped one in the stream. What was dropped is told in an output of
+its own, DROPPED.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -48,6 +50,18 @@ A bound of None drops all windows.
 """
 WINDOWS_SHED, WINDOWS_KEPT = "windows_shed", "windows_kept"
 """The metrics: windows whose first row came while windows were being dropped."""
+NUMBERED, DROPPED = "numbered", "dropped"
+"""The outputs: rows with their positions, and the windows that were dropped."""
+DROPPED_SCHEMA = pa.schema(
+    [
+        ("window_spec", pa.string()),
+        ("key", pa.string()),
+        ("first_row", pa.int64()),
+        ("last_row", pa.int64()),
+        ("windows", pa.int64()),
+    ]
+)
+"""So many windows of a key, one after the other: they begin at rows `first_row` to `last_row`. Keys in JSON."""
 
 BUCKETS = 64
 """Keys of a group throw coins in so many ways, spread evenly: at any time about the share p of them drops."""
@@ -67,6 +81,8 @@ class Numbering:
     ties: tuple[str, ...]
     """columns that order the rows of one time"""
     windows: tuple[Window, ...]
+    labels: tuple[str, ...]
+    """what the keys are called, for those who read"""
 
     @property
     def units(self) -> Span:
@@ -84,7 +100,10 @@ class Numbering:
 
 
 class PositionsOperator(Operator):
-    """Numbers the rows of one partition-group. What it emits has the columns of its blocks, POSITION and OPEN."""
+    """Numbers the rows of one partition-group.
+
+    Its output NUMBERED has the columns of its blocks, POSITION and OPEN; DROPPED those of DROPPED_SCHEMA.
+    """
 
     def __init__(self, settings: Numbering) -> None:
         self._settings = settings
@@ -138,7 +157,7 @@ class PositionsOperator(Operator):
 
     # --- positions --------------------------------------------------------------------------------------------------
 
-    def _numbered(self, due: pa.RecordBatch, shed: Mapping[str, Any] | None) -> Iterator[pa.RecordBatch]:
+    def _numbered(self, due: pa.RecordBatch, shed: Mapping[str, Any] | None) -> Iterator[Emitted]:
         key, counts = self._keys(due)
         order = self._order(due, key)
         key = key[order]
@@ -156,16 +175,39 @@ class PositionsOperator(Operator):
         opened = latest == positions // slide
         if not wanted.all():
             self.metrics[SHED] += int(np.count_nonzero(~wanted))
-        if shed is not None:
+        if shed is not None or not opened.all():  # a unit may have been dropped before its later windows begin
             for window in self._settings.windows:
-                begin = opened[positions % window.slide == 0]
-                self.metrics[WINDOWS_KEPT] += int(np.count_nonzero(begin))
-                self.metrics[WINDOWS_SHED] += int(np.count_nonzero(~begin))
+                begins = positions % window.slide == 0
+                yield DROPPED, self._dropped(window, key[begins], positions[begins], ~opened[begins])
         rows = due.take(pa.array(order[wanted]))
         if rows.num_rows:
-            yield rows.append_column(POSITION, pa.array(positions[wanted])).append_column(
-                OPEN, pa.array(opened[wanted])
-            )
+            numbered = rows.append_column(POSITION, pa.array(positions[wanted]))
+            yield NUMBERED, numbered.append_column(OPEN, pa.array(opened[wanted]))
+
+    def _dropped(self, window: Window, key: Ints, begin: Ints, gone: NDArray[np.bool_]) -> pa.RecordBatch:
+        """The ranges of dropped windows, of windows that begin at rows `begin`, key by key."""
+        self.metrics[WINDOWS_KEPT] += int(np.count_nonzero(~gone))
+        self.metrics[WINDOWS_SHED] += int(np.count_nonzero(gone))
+        joined = (key[1:] == key[:-1]) & gone[1:] & gone[:-1]
+        first = np.flatnonzero(gone & np.insert(~joined, 0, True))
+        last = np.flatnonzero(gone & np.append(~joined, True))
+        columns = (
+            pa.array([window.label] * len(first), pa.string()),
+            pa.array(self._labels(key[first]), pa.string()),
+            pa.array(begin[first]),
+            pa.array(begin[last]),
+            pa.array((begin[last] - begin[first]) // window.slide + 1),
+        )
+        return pa.RecordBatch.from_arrays(list(columns), schema=DROPPED_SCHEMA)
+
+    def _labels(self, numbers: Ints) -> list[str | None]:
+        """Keys as others can read them."""
+        known = self._state.table(_KEYS)
+        if known is None:
+            return [None] * len(numbers)
+        # The names that users know: columns travel under others.
+        rows = known.take(pa.array(numbers)).rename_columns(list(self._settings.labels)).to_pylist()
+        return [json.dumps(row, default=str) for row in rows]
 
     def _keys(self, due: pa.RecordBatch) -> tuple[Ints, NDArray[Any]]:
         """The number of each row's key, and what is known of all keys; new ones are added."""

@@ -7,6 +7,7 @@ rows of an epoch are shed, from the next epoch on.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from typing import Any
@@ -18,7 +19,7 @@ from pyspark.sql import functions as F
 from anabranch.network.columns import quoted
 from anabranch.network.nodes import Input, WindowNode
 from anabranch.network.parts import Source
-from anabranch.operators.positions import WINDOWS_KEPT, WINDOWS_SHED
+from anabranch.operators.positions import WINDOWS_KEPT
 from anabranch.operators.sliding import FIRST, SPEC
 from anabranch.plan.drops import DropPoint
 from anabranch.plan.panes import WINDOW
@@ -38,6 +39,9 @@ REPORT_SCHEMA = pa.schema(
         ("buckets", pa.int32()),
         ("first_start", pa.timestamp("us", "UTC")),
         ("last_start", pa.timestamp("us", "UTC")),
+        ("key", pa.string()),
+        ("first_row", pa.int64()),
+        ("last_row", pa.int64()),
         ("windows", pa.int64()),
         ("point", pa.string()),
         ("p", pa.float64()),
@@ -46,9 +50,10 @@ REPORT_SCHEMA = pa.schema(
         ("at_epoch", pa.int64()),
     ]
 )
-"""A row of the report: so many windows of an output, one after the other, are missing; of the keys in a bucket.
+"""A row of the report: so many windows of an output, one after the other, are missing.
 
-Of count windows only how many: each key has its own, and starts are positions.
+Of time windows for the keys in a bucket, with the starts of the first and the last. Count windows are dropped for each
+key of its own: with the key, and the positions of the rows at which the first and the last begin.
 """
 
 
@@ -58,6 +63,14 @@ def time_at(each: Input) -> Column:
     if isinstance(origin, Source):
         return origin.time.micros()
     return origin.time.micros(F.col(WINDOW)["end"]) - 1
+
+
+@dataclass(frozen=True)
+class CountedWindows:
+    """What an operator that counts rows for count windows tells of an epoch."""
+
+    progress: OperatorProgress
+    dropped: pa.Table
 
 
 class EpochDrops:
@@ -121,19 +134,19 @@ class EpochDrops:
     def report(
         self,
         marks: Mapping[str, tuple[int | None, int | None]],
-        counting: Mapping[str, Sequence[OperatorProgress]],
+        counted: Mapping[str, Sequence[CountedWindows]],
         before: Mapping[str, Sequence[int]],
         epoch: int,
     ) -> tuple[pa.Table, dict[str, list[int]]]:
         """The windows whose time was over in this epoch and that were dropped; and how many of each point so far.
 
-        `marks`: the watermark of each operator before and after; `counting`: for points of count windows, what the
+        `marks`: the watermark of each operator before and after; `counted`: for points of count windows, what the
         operators say that count; `before`: windows and dropped ones of each point, up to here.
         """
         counts: dict[str, list[int]] = {}
         rows: list[dict[str, Any]] = []
         for point in self._points:
-            found = self._counted(point, counting[point.name]) if point.counted else self._over(point, marks)
+            found = self._counted(point, counted[point.name]) if point.counted else self._over(point, marks)
             windows, missing = found
             before_windows, before_dropped = before.get(point.name, (0, 0))
             dropped = before_dropped + sum(each["windows"] for each in missing)
@@ -167,15 +180,11 @@ class EpochDrops:
                             missing.append(_missing(output, window, g, state.buckets, lo, hi))
         return windows, missing
 
-    def _counted(self, point: DropPoint, operators: Sequence[OperatorProgress]) -> tuple[int, list[dict[str, Any]]]:
-        """The same of count windows: each key has its own, and only how many is known here."""
-        dropped = sum(each.metrics.get(WINDOWS_SHED, 0) for each in operators)
-        windows = dropped + sum(each.metrics.get(WINDOWS_KEPT, 0) for each in operators)
-        node = next(step.node for step in self._network.steps if step.name in point.at)
-        assert isinstance(node, WindowNode)
-        label = ", ".join(window.label for window in node.query.panes.windows)
-        missing = [{"output": point.at[0], "window_spec": label, "windows": dropped}] if dropped else []
-        return windows, missing
+    def _counted(self, point: DropPoint, told: Sequence[CountedWindows]) -> tuple[int, list[dict[str, Any]]]:
+        """The same of count windows: in the epoch in which their first rows get a position."""
+        missing = [{"output": point.at[0], **each} for one in told for each in one.dropped.to_pylist()]
+        kept = sum(one.progress.metrics.get(WINDOWS_KEPT, 0) for one in told)
+        return kept + sum(each["windows"] for each in missing), missing
 
     def progress(
         self, seen: Mapping[str, Seen], counts: Mapping[str, Sequence[int]], before: Mapping[str, Sequence[int]]

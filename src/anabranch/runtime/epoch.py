@@ -311,6 +311,10 @@ class Epoch:
             self.epoch, self.context.checkpoint.query, target.folder, files, target.schema, self.context.session, rows
         )
 
+    def staged(self, step: Step, name: str) -> Published:
+        """What an operator wrote of an output in this epoch."""
+        return self._staged[id(step.node), name]
+
     def _staged_frame(self, origin: Output) -> DataFrame:
         staged = self._staged[id(origin.node), origin.name]
         return read_files(self.context.session, staged.folder, staged.files, staged.schema)

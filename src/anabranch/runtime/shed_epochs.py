@@ -9,14 +9,15 @@ from typing import Any
 import pyarrow as pa
 
 from anabranch.io.sinks import Published
-from anabranch.operators.positions import SHED
+from anabranch.network.nodes import PositionsNode
+from anabranch.operators.positions import DROPPED, SHED
 from anabranch.plan.drops import DropPoint
 from anabranch.runtime.counted import Seen
-from anabranch.runtime.dropping import REPORT_SCHEMA, EpochDrops
+from anabranch.runtime.dropping import REPORT_SCHEMA, CountedWindows, EpochDrops
 from anabranch.runtime.epoch import Epoch, Outcome
 from anabranch.runtime.outputs import Target, write_rows
 from anabranch.runtime.plan import Step
-from anabranch.runtime.progress import DropProgress, EpochProgress, OperatorProgress
+from anabranch.runtime.progress import DropProgress, EpochProgress
 from anabranch.runtime.shedding import Shedder, shedder_of
 from anabranch.runtime.standing import Context, Standing
 
@@ -87,14 +88,17 @@ class Shedding:
             step.name: (self._standing.operators[step.name].watermark, outcome.watermark)
             for step, outcome in zip(steps, outcomes, strict=True)
         }
-        told_by = {outcome.progress.name: outcome.progress for outcome in outcomes}
-        counting = {point.name: [told_by[name] for name in self._counting(point)] for point in drops.points}
-        report, counts = drops.report(marks, counting, before, run.epoch)
+        told_by = {
+            step.name: CountedWindows(outcome.progress, run.staged(step, DROPPED).table())
+            for step, outcome in zip(steps, outcomes, strict=True)
+            if isinstance(step.node, PositionsNode)
+        }
+        counted = {point.name: [told_by[name] for name in self._counting(point)] for point in drops.points}
+        report, counts = drops.report(marks, counted, before, run.epoch)
         self._publish(run, report)
         self._counts = {**before, **counts}
         seen = {
-            point.name: _counted(counting[point.name]) if point.counted else run.seen_at(point)
-            for point in drops.points
+            point.name: _counted(counted[point.name]) if point.counted else run.seen_at(point) for point in drops.points
         }
         arrived = sum(run.arrived.get(i, float(count)) for i, count in run.source_rows.items())
         spares = self.before.get("decisions", {}).get("spare", {})
@@ -140,6 +144,7 @@ class Shedding:
             default.remove()
 
 
-def _counted(operators: Sequence[OperatorProgress]) -> Seen:
+def _counted(told: Sequence[CountedWindows]) -> Seen:
     """What operators that count rows themselves have dropped."""
+    operators = [each.progress for each in told]
     return Seen(sum(each.rows for each in operators), sum(each.metrics.get(SHED, 0) for each in operators))
