@@ -19,6 +19,7 @@ from anabranch.runtime.controllers import (
     arrival_rate,
     decide_all,
     excess_backlog,
+    largest_batch,
     measured_costs,
 )
 from anabranch.runtime.progress import EpochProgress, OperatorProgress, SplitterMeasure, WorkerMeasure
@@ -184,6 +185,12 @@ def test_without_measures_the_batch_stays() -> None:
     for history in ([], unknown):
         assert controller.decide(history, {"batch": 7}) == {"batch": 7}
         assert controller.decide(history, {}) == {"batch": 1}
+
+
+def test_no_window_waits_for_its_batch_longer_than_the_bound_allows() -> None:
+    assert largest_batch(4.0, 60.0) == 8  # the first of eight waits for seven slides: 28 s
+    assert largest_batch(0.001, 60.0) == 1_000
+    assert largest_batch(3_600.0, 5.0) == 1
 
 
 def test_a_replayed_epoch_says_nothing_of_costs() -> None:

@@ -25,7 +25,7 @@ from pyspark.sql.types import DoubleType, FloatType, IntegerType, LongType, Stru
 
 from anabranch._process import keep_what_is_loaded
 from anabranch.aggregates import Inputs
-from anabranch.network.columns import floordiv, quoted
+from anabranch.network.columns import changing, floordiv, quoted
 from anabranch.network.query import Query, inputs_of
 from anabranch.operators.partial import Aggregation, PartialEvaluation, WholeEvaluation
 from anabranch.operators.sliding import PANE, ROWS
@@ -136,7 +136,9 @@ class PartialPanes:
         """Partial evaluation of what is placed. Late rows, and those without a time, have no pane, and are counted."""
         if self.evaluation is not None:
             return placed.mapInArrow(replace(self.evaluation, watermark=watermark), self.states)
-        pane = self._pane if watermark is None else F.when(self._pane_end > watermark, self._pane)
+        pane = self._pane
+        if watermark is not None:
+            pane = F.when(self._pane_end > changing(watermark, F.col(self._axis)), self._pane)
         by = [F.col(WORKER), *(F.col(name) for name in self.keys), pane.alias(PANE)]
         if self._counted is None:
             return placed.groupBy(*by).agg(*self._lifts).drop(WORKER)

@@ -220,6 +220,7 @@ class BatchSize:
     period: float = 1.0
     """T, seconds between two decisions"""
     largest: int = 1_000
+    """see `largest_batch`"""
     name: ClassVar[str] = "batch-size"
 
     def decide(self, history: Sequence[EpochProgress], current: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -274,6 +275,14 @@ class BatchSize:
         return batch_rate(batch, self.window, rate, self.workers) - (1.0 - HEADROOM) / batch_cost(
             batch, self.window, *unit
         )
+
+
+def largest_batch(slide: float, max_latency: float, largest: int = 1_000) -> int:
+    """The largest B whose first window waits for the last one no longer than half the latency bound, in seconds.
+
+    The other half is for the work.
+    """
+    return min(largest, 1 + int(max_latency / 2 / slide))
 
 
 @register

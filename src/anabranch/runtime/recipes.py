@@ -12,11 +12,11 @@ from pyspark.sql import Column
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from anabranch.errors import InvalidArgumentError
-from anabranch.network.columns import EVENT
+from anabranch.network.columns import EVENT, MICROS
 from anabranch.network.nodes import ONLY, CombineNode, JoinNode, ProcessNode, WindowNode
 from anabranch.operators.join import JoinOperator, JoinSettings
 from anabranch.operators.protocol import Operator, OperatorFactory
-from anabranch.runtime.controllers import BatchSize, Controller, KeyPlacement, SplitTuning
+from anabranch.runtime.controllers import BatchSize, Controller, KeyPlacement, SplitTuning, largest_batch
 from anabranch.runtime.plan import Step
 from anabranch.runtime.progress import EpochProgress
 from anabranch.runtime.rebalancing import Rebalance
@@ -100,7 +100,9 @@ class Recipe:
         if isinstance(node, WindowNode) and settings.qos.latency_seconds is not None and "batch" not in self.fixed:
             longest = max(node.query.panes.in_panes(), key=lambda w: w.size)
             window = Window(longest.size, longest.slide)
-            return [BatchSize(name, window, settings.workers, settings.qos.latency_seconds)]
+            bound = settings.qos.latency_seconds
+            largest = largest_batch(longest.slide * node.query.panes.size / MICROS, bound)
+            return [BatchSize(name, window, settings.workers, bound, largest=largest)]
         if isinstance(node, ProcessNode) and not node.routing.keys:
             tuning = SplitTuning(name, self.groups, smallest_window=SMALLEST_WINDOW, largest_window=LARGEST_WINDOW)
             return [] if {"splitters", "window_bytes"} <= set(self.fixed) else [tuning]

@@ -22,7 +22,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from anabranch.io.frames import unpacked
-from anabranch.network.columns import floordiv, quoted
+from anabranch.network.columns import changing, floordiv, quoted
 from anabranch.network.nodes import WindowNode
 from anabranch.operators.positions import POSITION
 from anabranch.operators.protocol import OperatorFactory
@@ -109,7 +109,7 @@ class WindowJob:
         rows = feed.rows if feed.packed is None else unpacked(feed.rows, feed.packed)
         # The numbering has kept late rows out, and positions are no times.
         late = None if self._counts_rows else feed.watermark
-        pane = self._pane if late is None else F.when(self._pane_end > late, self._pane)
+        pane = self._pane if late is None else F.when(self._pane_end > changing(late, F.col(_T)), self._pane)
         gate = PaneGate(PANE, ROWS, _TIMED, _MAX_T)
         if self.placing is None:
             counted = rows.select(*self._placed).groupBy(*self._by, pane.alias(PANE)).agg(*self._states)

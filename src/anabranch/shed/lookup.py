@@ -1,6 +1,6 @@
 """What is left out, as a table of bytes that Spark looks up: one for each bucket of keys and each pane, or window.
 
-    column of a row's time ──▶ pane id ──▶ byte [bucket, pane - first]: 1 is left out
+    column of a row's time ──▶ pane ──▶ byte [bucket, pane - first]: 1 is left out
 
 A comparison with every gap would cost more with every gap; this costs the same whatever is dropped, and Spark compiles
 it. Where a gap does not begin or end with a pane, its edge is kept: leaving out less is never wrong.
@@ -15,7 +15,7 @@ import numpy as np
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from anabranch.network.columns import floordiv
+from anabranch.network.columns import changing, floordiv
 from anabranch.shed.windrop import DropState
 from anabranch.windows import Window
 from anabranch.windows.ids import pane_of
@@ -29,13 +29,14 @@ FINEST = 256
 
 @dataclass(frozen=True)
 class Lookup:
-    """Which places are left out. Place i of bucket g is byte g * (count + 2) + 1 + i - first.
+    """Which places are left out. Place i of bucket g is byte g * stride + 1 + i - first.
 
     A bucket's first and last byte stand for all places before and after: zeros, as nothing is left out there.
     """
 
     first: int
-    count: int
+    stride: int
+    """a power of two: epochs seldom differ in it, and Spark need not compile anew"""
     table: bytes
 
     @classmethod
@@ -46,19 +47,24 @@ class Lookup:
             return None
         first = min(lo for bucket in ranges for lo, _ in bucket)
         count = max(hi for bucket in ranges for _, hi in bucket) + 1 - first
-        count = count if most is None else min(count, most // len(ranges))
-        table = np.zeros((len(ranges), count + 2), np.uint8)
+        if most is not None:
+            # Half of it: the table grows to the next power of two.
+            count = min(count, most // (2 * len(ranges)) - 2)
+        stride = 1 << (count + 1).bit_length()
+        table = np.zeros((len(ranges), stride), np.uint8)
         for g, bucket in enumerate(ranges):
             for lo, hi in bucket:
                 table[g, 1 + lo - first : 1 + min(hi + 1 - first, count)] = 1
-        return cls(first, count, table.tobytes())
+        return cls(first, stride, table.tobytes())
 
-    def left_out(self, place: Column, bucket: Column | None) -> Column:
-        """Whether a row is; never null: a row without a place is not."""
-        # `place` is named once: Spark computes an expression of a filter as often as it is named. Where it is null,
-        # least() is the other: the last byte.
-        at = F.greatest(F.lit(0), F.least(place - (self.first - 1), F.lit(self.count + 1)))
-        position = at if bucket is None else at + bucket * (self.count + 2)
+    def left_out(self, at: Column, bucket: Column | None, pane: int = 1, origin: int = 0) -> Column:
+        """Whether a row is; never null. `at`: its place, or its time, with panes from `origin` on as places."""
+        # Null also where the difference would not fit.
+        since = F.try_subtract(at, changing(origin + (self.first - 1) * pane, at))
+        place = since if pane == 1 else pane_of(since, pane, floordiv=floordiv)
+        # Of a null and another, least() is the other: a row without a place finds the last byte.
+        inside = F.greatest(F.lit(0), F.least(place, F.lit(self.stride - 1)))
+        position = inside if bucket is None else inside + bucket * self.stride
         return F.substr(F.lit(self.table), (position + 1).cast("int"), F.lit(1)) == F.lit(b"\x01")
 
 
@@ -82,7 +88,7 @@ class TupleFilter:
 
     def left_out(self, t: Column, bucket: Column | None) -> Column:
         """Whether a tuple is; `t` in microseconds."""
-        return self.lookup.left_out(pane_of(t, self.pane, self.origin, floordiv), bucket)
+        return self.lookup.left_out(t, bucket, self.pane, self.origin)
 
 
 def dropped_windows(state: DropState, span: Span, window: Window) -> list[list[tuple[int, int]]]:
