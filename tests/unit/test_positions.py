@@ -7,6 +7,7 @@ import math
 import random
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from decimal import Decimal
 from itertools import groupby, pairwise
 from typing import Any
 
@@ -325,3 +326,29 @@ def test_the_kernel_decides_as_the_tally(thrown: list[list[bool]], bound: int, d
             kept = kept if dropped else unit
             assert latest[offsets[i] + unit] == kept
         assert (run[i], owed[i], last[i]) == (tally.run, tally.debt, kept)
+
+
+def test_keys_of_any_type_can_be_read_in_the_report() -> None:
+    # Spark knows days before the year 1, and strings that are not UTF-8: Python does not.
+    odd_text = pa.Array.from_buffers(pa.string(), 2, pa.array([b"\xff\xc3", "ü".encode()], pa.binary()).buffers())
+    keys = {
+        "day": pa.array([-800_000, None], pa.int32()).cast(pa.date32()),
+        "text": odd_text,
+        "share": pa.array([math.nan, 0.5]),
+        "bytes": pa.array([b"\x00\xff", None], pa.binary()),
+        "price": pa.array([Decimal("1.50"), None], pa.decimal128(10, 2)),
+        "ok": pa.array([True, None]),
+    }
+    names = tuple(keys)
+    operator = PositionsOperator(Numbering(names, "at", (), (Window.of_rows(1),), names))
+    operator.open(MemoryState())
+    operator.decisions = {SHED: {"p": 1.0, "bound": None, "seed": 1}}
+    operator.metrics = Counter()
+    block = pa.RecordBatch.from_arrays([pa.array([1, 2]), *keys.values()], names=["at", *names])
+    out = [*operator.process(block), *operator.on_watermark(5)]
+    ((name, dropped),) = out
+    assert name == DROPPED
+    assert [json.loads(key) for key in dropped.column("key").to_pylist()] == [
+        {"day": "-0221-09-04", "text": "\ufffd\ufffd", "share": "nan", "bytes": "00ff", "price": "1.50", "ok": True},
+        {"day": None, "text": "ü", "share": 0.5, "bytes": None, "price": None, "ok": None},
+    ]

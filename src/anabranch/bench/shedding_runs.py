@@ -152,8 +152,8 @@ class Run:
     def latencies(self) -> list[float]:
         return [epoch.latency for epoch in self.settled if epoch.latency is not None]
 
-    def delivered(self) -> tuple[int, int]:
-        """Results of the settled epochs, and how many there would have been: windows times keys."""
+    def delivered(self, bound: float = math.inf) -> tuple[int, int]:
+        """Results of the settled epochs that kept a latency bound, and how many there would be: windows times keys."""
         first = len(self.epochs) - len(self.settled)
         results = windows = 0
         for output in self.load.outputs:
@@ -161,17 +161,9 @@ class Run:
             before, after = marks[first - 1] if first else None, marks[-1] if marks else None
             if before is not None and after is not None:
                 windows += output.windows(before, after) * self.load.keys(self.rate)
-                results += sum(_operator(epoch, output.operator).emitted for epoch in self.settled)
+                in_time = (epoch for epoch in self.settled if (epoch.latency or 0.0) <= bound)
+                results += sum(_operator(epoch, output.operator).emitted for epoch in in_time)
         return results, windows
-
-    def in_time(self, bound: float) -> int:
-        """Results of the settled epochs that kept a bound of latency."""
-        return sum(
-            _operator(epoch, output.operator).emitted
-            for epoch in self.settled
-            if epoch.latency is None or epoch.latency <= bound
-            for output in self.load.outputs
-        )
 
     def told_share(self) -> float | None:
         """The delivered share as the drop points count it; None where some epoch was without any."""
@@ -225,7 +217,7 @@ class Trial(Measured):
             bound=bound,
             latencies=tuple(run.latencies()),
             share=min(1.0, results / windows) if windows else math.nan,
-            in_time=min(1.0, run.in_time(bound) / windows) if windows else math.nan,
+            in_time=min(1.0, run.delivered(bound)[0] / windows) if windows else math.nan,
             told_share=run.told_share(),
             drop_share=fmean(shares) if shares else 0.0,
             epochs=len(settled),

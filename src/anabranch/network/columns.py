@@ -39,8 +39,8 @@ def changing(value: int, beside: Column) -> Column:
     """A bigint that is another one in each epoch; null where `beside` is.
 
     Spark writes plain numbers into the code that it compiles, and so would compile anew, and run slowly at first, in
-    every epoch: a third of a second with millions of rows. To an array it only refers. (An index that is known
-    beforehand would make it a plain number again.)
+    every epoch: a third of a second with millions of rows. To an array it only refers, as long as the index is not
+    known beforehand: a column that says of itself that it is never null gets a plain number again.
     """
     return F.get(F.array(F.lit(value).cast("bigint")), beside.isNull().cast("int"))
 

@@ -177,37 +177,40 @@ class PositionsOperator(Operator):
             self.metrics[SHED] += int(np.count_nonzero(~wanted))
         if shed is not None or not opened.all():  # a unit may have been dropped before its later windows begin
             for window in self._settings.windows:
-                begins = positions % window.slide == 0
-                yield DROPPED, self._dropped(window, key[begins], positions[begins], ~opened[begins])
+                first_of = positions % window.slide == 0  # a window begins here
+                yield DROPPED, self._dropped(window, key[first_of], positions[first_of], ~opened[first_of])
         rows = due.take(pa.array(order[wanted]))
         if rows.num_rows:
             numbered = rows.append_column(POSITION, pa.array(positions[wanted]))
             yield NUMBERED, numbered.append_column(OPEN, pa.array(opened[wanted]))
 
     def _dropped(self, window: Window, key: Ints, begin: Ints, gone: NDArray[np.bool_]) -> pa.RecordBatch:
-        """The ranges of dropped windows, of windows that begin at rows `begin`, key by key."""
+        """The ranges of dropped windows, of windows that begin at rows `begin`, key by key. Counts them, too."""
         self.metrics[WINDOWS_KEPT] += int(np.count_nonzero(~gone))
         self.metrics[WINDOWS_SHED] += int(np.count_nonzero(gone))
         joined = (key[1:] == key[:-1]) & gone[1:] & gone[:-1]
         first = np.flatnonzero(gone & np.insert(~joined, 0, True))
         last = np.flatnonzero(gone & np.append(~joined, True))
         columns = (
-            pa.array([window.label] * len(first), pa.string()),
-            pa.array(self._labels(key[first]), pa.string()),
+            pa.repeat(pa.scalar(window.label), len(first)),
+            self._labels(key[first]),
             pa.array(begin[first]),
             pa.array(begin[last]),
             pa.array((begin[last] - begin[first]) // window.slide + 1),
         )
         return pa.RecordBatch.from_arrays(list(columns), schema=DROPPED_SCHEMA)
 
-    def _labels(self, numbers: Ints) -> list[str | None]:
+    def _labels(self, numbers: Ints) -> pa.Array:
         """Keys as others can read them."""
         known = self._state.table(_KEYS)
         if known is None:
-            return [None] * len(numbers)
+            return pa.nulls(len(numbers), pa.string())
+        each, at = np.unique(numbers, return_inverse=True)
+        columns = [_readable(column.take(pa.array(each))) for column in known.columns]
         # The names that users know: columns travel under others.
-        rows = known.take(pa.array(numbers)).rename_columns(list(self._settings.labels)).to_pylist()
-        return [json.dumps(row, default=str) for row in rows]
+        rows = [dict(zip(self._settings.labels, values, strict=True)) for values in zip(*columns, strict=True)]
+        labels = pa.array([json.dumps(row, ensure_ascii=False) for row in rows], pa.string())
+        return labels.take(pa.array(at))
 
     def _keys(self, due: pa.RecordBatch) -> tuple[Ints, NDArray[Any]]:
         """The number of each row's key, and what is known of all keys; new ones are added."""
@@ -341,6 +344,26 @@ def _spark_order(column: pa.Array) -> Sequence[NDArray[Any]]:
         ranks = pc.rank(column, tiebreaker="dense").to_numpy()
     # Nulls have a rank too, some or other: all the same one, or they would be told apart.
     return np.where(valid, ranks, 0), valid
+
+
+def _readable(column: pa.ChunkedArray) -> list[bool | int | float | str | None]:
+    """Values that JSON has; of other types, and of numbers that it does not know, how Arrow writes them.
+
+    Dates may be beyond those of Python, and strings need not be UTF-8.
+    """
+    kind = column.type
+    if pa.types.is_boolean(kind) or pa.types.is_integer(kind):
+        found: list[bool | int | float | str | None] = column.to_pylist()
+    elif pa.types.is_floating(kind):
+        found = [value if value is None or np.isfinite(value) else str(value) for value in column.to_pylist()]
+    elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        raw = column.cast(pa.large_binary() if pa.types.is_large_string(kind) else pa.binary()).to_pylist()
+        found = [None if value is None else value.decode(errors="replace") for value in raw]
+    elif pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        found = [None if value is None else value.hex() for value in column.to_pylist()]
+    else:
+        found = column.cast(pa.string()).to_pylist()
+    return found
 
 
 def _same_zero(column: pa.Array) -> pa.Array:

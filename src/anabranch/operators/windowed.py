@@ -103,9 +103,17 @@ class WindowOperator(Operator):
         self._gather(names, complete - self._reach)
 
     def _due(self, evaluated: int, complete: int) -> bool:
-        step = int(self.decisions.get("batch", 1)) * max(w.slide for w in self._settings.windows)
-        # Aligned to multiples of the step, so that where batches end does not depend on where epochs do.
-        return complete // step > evaluated // step if step > 1 else complete > evaluated
+        """Whether a batch of windows was completed since: B windows of one specification, those kB to kB + B - 1.
+
+        So where batches end does not depend on where epochs do. With B = 1 no window waits that is complete: others may
+        read it, and go by the watermark.
+        """
+        batch = int(self.decisions.get("batch", 1))
+
+        def batches(window: PaneWindow, panes: int) -> int:
+            return ((panes - window.offset - window.size) // window.slide + 1) // batch
+
+        return any(batches(w, complete) > batches(w, evaluated) for w in self._settings.windows)
 
     def _tables(self) -> list[str]:
         return [name for name in self._state.names() if name.startswith("panes.")]

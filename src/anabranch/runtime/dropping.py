@@ -13,13 +13,14 @@ from operator import or_
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from anabranch.network.columns import quoted
 from anabranch.network.nodes import Input, WindowNode
 from anabranch.network.parts import Source
-from anabranch.operators.positions import WINDOWS_KEPT
+from anabranch.operators.positions import WINDOWS_KEPT, WINDOWS_SHED
 from anabranch.operators.sliding import FIRST, SPEC
 from anabranch.plan.drops import DropPoint
 from anabranch.plan.panes import WINDOW
@@ -39,15 +40,15 @@ REPORT_SCHEMA = pa.schema(
         ("buckets", pa.int32()),
         ("first_start", pa.timestamp("us", "UTC")),
         ("last_start", pa.timestamp("us", "UTC")),
-        ("key", pa.string()),
-        ("first_row", pa.int64()),
-        ("last_row", pa.int64()),
         ("windows", pa.int64()),
         ("point", pa.string()),
         ("p", pa.float64()),
         ("cause", pa.string()),
         ("delivered_share", pa.float64()),
         ("at_epoch", pa.int64()),
+        ("key", pa.string()),
+        ("first_row", pa.int64()),
+        ("last_row", pa.int64()),
     ]
 )
 """A row of the report: so many windows of an output, one after the other, are missing.
@@ -144,22 +145,20 @@ class EpochDrops:
         operators say that count; `before`: windows and dropped ones of each point, up to here.
         """
         counts: dict[str, list[int]] = {}
-        rows: list[dict[str, Any]] = []
+        tables = [REPORT_SCHEMA.empty_table()]
         for point in self._points:
             found = self._counted(point, counted[point.name]) if point.counted else self._over(point, marks)
             windows, missing = found
             before_windows, before_dropped = before.get(point.name, (0, 0))
-            dropped = before_dropped + sum(each["windows"] for each in missing)
+            dropped = before_dropped + (pc.sum(missing["windows"]).as_py() or 0)
             counts[point.name] = [max(before_windows + windows, dropped), dropped]
             share = 1.0 - dropped / counts[point.name][0] if dropped else 1.0
             entry = self._plan[point.name]
             told = {"point": point.name, "p": entry["p"], "cause": entry["cause"], "at_epoch": epoch}
-            rows += [{**each, **told, "delivered_share": share} for each in missing]
-        return pa.Table.from_pylist(rows, REPORT_SCHEMA), counts
+            tables.append(_filled(missing, {**told, "delivered_share": share}))
+        return pa.concat_tables(tables), counts
 
-    def _over(
-        self, point: DropPoint, marks: Mapping[str, tuple[int | None, int | None]]
-    ) -> tuple[int, list[dict[str, Any]]]:
+    def _over(self, point: DropPoint, marks: Mapping[str, tuple[int | None, int | None]]) -> tuple[int, pa.Table]:
         """How many windows of a point were over in this epoch, and the ranges of those that were dropped."""
         state, windows, missing = self._states[point.name], 0, []
         for output in point.outputs:
@@ -178,13 +177,13 @@ class EpochDrops:
                         lo, hi = lo if first is None else max(lo, first), min(hi, last)
                         if lo <= hi:
                             missing.append(_missing(output, window, g, state.buckets, lo, hi))
-        return windows, missing
+        return windows, pa.Table.from_pylist(missing, REPORT_SCHEMA)
 
-    def _counted(self, point: DropPoint, told: Sequence[CountedWindows]) -> tuple[int, list[dict[str, Any]]]:
+    def _counted(self, point: DropPoint, told: Sequence[CountedWindows]) -> tuple[int, pa.Table]:
         """The same of count windows: in the epoch in which their first rows get a position."""
-        missing = [{"output": point.at[0], **each} for one in told for each in one.dropped.to_pylist()]
-        kept = sum(one.progress.metrics.get(WINDOWS_KEPT, 0) for one in told)
-        return kept + sum(each["windows"] for each in missing), missing
+        missing = [_filled(one.dropped, {"output": point.at[0]}) for one in told]
+        windows = sum(one.progress.metrics.get(name, 0) for one in told for name in (WINDOWS_KEPT, WINDOWS_SHED))
+        return windows, pa.concat_tables([REPORT_SCHEMA.empty_table(), *missing])
 
     def progress(
         self, seen: Mapping[str, Seen], counts: Mapping[str, Sequence[int]], before: Mapping[str, Sequence[int]]
@@ -213,6 +212,18 @@ class EpochDrops:
     @property
     def points(self) -> Sequence[DropPoint]:
         return self._points
+
+
+def _filled(rows: pa.Table, same: Mapping[str, Any]) -> pa.Table:
+    """The rows as rows of the report, with values that are the same in all of them."""
+    columns = []
+    for each in REPORT_SCHEMA:
+        if each.name in same:
+            columns.append(pa.repeat(pa.scalar(same[each.name], each.type), rows.num_rows))
+        else:
+            known = each.name in rows.column_names
+            columns.append(rows[each.name] if known else pa.nulls(rows.num_rows, each.type))
+    return pa.Table.from_arrays(columns, schema=REPORT_SCHEMA)
 
 
 def _missing(output: str, window: Window, bucket: int, buckets: int, first: int, last: int) -> dict[str, Any]:

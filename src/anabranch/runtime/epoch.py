@@ -15,9 +15,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from anabranch.io.frames import read_files, unpacked
 from anabranch.io.sinks import Published
 from anabranch.network.columns import floordiv
-from anabranch.network.nodes import ONLY, CombineNode, Input, JoinNode, ProcessNode, Stateful, WindowNode
+from anabranch.network.nodes import ONLY, CombineNode, Input, JoinNode, PositionsNode, ProcessNode, Stateful, WindowNode
 from anabranch.network.parts import Output, Source
-from anabranch.operators.positions import SHED
+from anabranch.operators.positions import NUMBERED, SHED
 from anabranch.operators.windowed import KEYS_OF
 from anabranch.plan.drops import DropPoint
 from anabranch.plan.placement import stretch_of
@@ -389,6 +389,8 @@ def _outcome(
 ) -> Outcome:
     measures = [{"worker": each["worker"], **each["measured"]} for each in workers]
     splitters = [_taken(SplitterMeasure, mark) for mark in marks]
+    if isinstance(step.node, PositionsNode):
+        outputs = {NUMBERED: outputs[NUMBERED]}  # the list of what was dropped is no result
     progress = OperatorProgress(
         step.name,
         rows=sum(mark["rows"] for mark in marks),

@@ -101,7 +101,8 @@ class Recipe:
             longest = max(node.query.panes.in_panes(), key=lambda w: w.size)
             window = Window(longest.size, longest.slide)
             bound = settings.qos.latency_seconds
-            largest = largest_batch(longest.slide * node.query.panes.size / MICROS, bound)
+            slowest = max(window.slide for window in node.query.panes.windows)
+            largest = largest_batch(slowest / MICROS, bound)
             return [BatchSize(name, window, settings.workers, bound, largest=largest)]
         if isinstance(node, ProcessNode) and not node.routing.keys:
             tuning = SplitTuning(name, self.groups, smallest_window=SMALLEST_WINDOW, largest_window=LARGEST_WINDOW)

@@ -23,6 +23,7 @@ from anabranch.windows.spans import Span
 
 LARGEST = 1 << 22
 """Bytes of a table of tuples: those that do not fit are kept. Results whose tuples are gone never are."""
+INT64 = np.iinfo(np.int64)
 FINEST = 256
 """Panes that a unit is cut into at most."""
 
@@ -48,8 +49,7 @@ class Lookup:
         first = min(lo for bucket in ranges for lo, _ in bucket)
         count = max(hi for bucket in ranges for _, hi in bucket) + 1 - first
         if most is not None:
-            # Half of it: the table grows to the next power of two.
-            count = min(count, most // (2 * len(ranges)) - 2)
+            count = min(count, (1 << (most // len(ranges)).bit_length() - 1) - 2)
         stride = 1 << (count + 1).bit_length()
         table = np.zeros((len(ranges), stride), np.uint8)
         for g, bucket in enumerate(ranges):
@@ -59,8 +59,11 @@ class Lookup:
 
     def left_out(self, at: Column, bucket: Column | None, pane: int = 1, origin: int = 0) -> Column:
         """Whether a row is; never null. `at`: its place, or its time, with panes from `origin` on as places."""
-        # Null also where the difference would not fit.
-        since = F.try_subtract(at, changing(origin + (self.first - 1) * pane, at))
+        base = origin + (self.first - 1) * pane
+        if not INT64.min <= base <= INT64.max:
+            return F.lit(False)  # no row is there
+        # Null also where the difference does not fit.
+        since = F.try_subtract(at, changing(base, at))
         place = since if pane == 1 else pane_of(since, pane, floordiv=floordiv)
         # Of a null and another, least() is the other: a row without a place finds the last byte.
         inside = F.greatest(F.lit(0), F.least(place, F.lit(self.stride - 1)))
