@@ -8,6 +8,9 @@ STAMP := $(VENV)/.setup-done
 # A Python of your own choice: make setup PYTHON=/path/to/python3.12
 PYTHON ?=
 
+# Test processes at once, each with a Spark of its own (some GB of memory each): make test PROCESSES=4
+PROCESSES ?= 2
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-windows rate test test-slow lint format chaos bench-windows bench-split bench-epochs bench-join bench-partitioners bench-shedding experiments soak clean
 
@@ -53,7 +56,7 @@ rate: setup ## How many expressways of Linear Road does this machine hold? (half
 	@$(BIN)/anabranch linearroad rate
 
 test: setup ## Run the tests, but for the slow ones (about ten minutes on two cores)
-	@$(BIN)/python -m pytest -m "not slow"
+	@$(BIN)/python -m pytest -m "not slow" -n $(PROCESSES) --dist loadfile
 
 test-slow: setup ## Run the slow tests: those that start processes of their own
 	@$(BIN)/python -m pytest -m slow
