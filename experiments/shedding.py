@@ -33,6 +33,7 @@ from common import save_plot
 from anabranch.bench.shedding_runs import MAX_GAP, Load, Runner, Trial
 from anabranch.embedded import local_session
 from anabranch.runtime.settings import DropAt
+from anabranch.windows.spans import early_kept
 
 
 @dataclass(frozen=True)
@@ -174,26 +175,17 @@ def told(values: Iterable[float]) -> str:
 # --- section 3.6 ----------------------------------------------------------------------------------------------------
 
 
-def early_share(size: float, slide: float, bound: int = MAX_GAP) -> float:
-    """1 - sel_w1 at p = 1: the share of tuples that only dropped windows have, where batches of B windows are dropped.
-
-    None of them where B < floor(size / slide): then a kept window reaches over every dropped batch.
-    """
-    if bound < size // slide:
-        return 0.0
-    return max(0.0, ((bound + 1) * slide - size) / ((bound - 1) * slide + size))
-
-
-def saved_by_formula(size: float, slide: float, after: float = 1.0, bound: int = MAX_GAP) -> float:
+def saved_by_formula(size: int, slide: int, after: float = 1.0, bound: int = MAX_GAP) -> float:
     """The share of a query's work that p = 1 saves: S_WinDrop over the load, for delays before and after a count.
 
     Costs are those of figure 12: `after` is cost_3 / cost_1 per tuple. The aggregate's own and those for flags are
     nothing beside a delay, and sel_2 is one result per slide.
     """
     results = after / slide
-    return (early_share(size, slide, bound) + results) / (1 + results)
+    spared = 1 - early_kept(1.0, bound, size, slide)
+    return (spared + results) / (1 + results)
 
 
-def needed_by_formula(excess: float, size: float, slide: float, after: float = 1.0, bound: int = MAX_GAP) -> float:
+def needed_by_formula(excess: float, size: int, slide: int, after: float = 1.0, bound: int = MAX_GAP) -> float:
     """The drop rate p that brings a load so much above the capacity down to it."""
     return (excess / (1 + excess)) / saved_by_formula(size, slide, after, bound)

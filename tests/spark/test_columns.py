@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
-from anabranch.network.columns import TimeColumn, TimeKind, floordiv
+from anabranch.network.columns import TimeColumn, TimeKind, changing, floordiv
 from anabranch.windows import Ring, Window
 from anabranch.windows.ids import (
     batch_window,
@@ -133,3 +133,22 @@ def test_micros_and_back_in_every_time_zone(spark: SparkSession, zone: str, kind
     assert wrong.collect() == []
     window = source.select(time.window(F.col("m"), 5).alias("w")).schema["w"].dataType
     assert {f.name: f.dataType.simpleString() for f in window} == {"start": kind.value, "end": kind.value}
+
+
+@pytest.mark.parametrize("nullable", [True, False])
+def test_a_changing_number_is_not_in_the_code_that_spark_compiles(
+    spark: SparkSession, capsys: pytest.CaptureFixture[str], nullable: bool
+) -> None:
+    number, times = 1_234_567_891_234, [-(2**63), -7, 0, 5, 2**63 - 1]
+    rows = spark.range(1).select(F.explode(F.array(*map(F.lit, times))).alias("t"))
+    if nullable:
+        rows = rows.unionAll(spark.createDataFrame([(None,)], "t bigint"))
+    told = rows.select("t", changing(number, F.col("t")).alias("number"))
+    assert {row.t: row.number for row in told.collect()} == {
+        **dict.fromkeys(times, number),
+        **({None: None} if nullable else {}),
+    }
+    told.where("t < number").explain("codegen")
+    code = capsys.readouterr().out
+    assert "Generated code" in code
+    assert f"{number}L" not in code

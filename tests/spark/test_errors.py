@@ -244,6 +244,13 @@ ARGUMENTS: dict[str, tuple[Make, str, str]] = {
         '"double"',
     ),
     "a filter that is no condition": (lambda df: stream(df).filter("speed +"), "the filter cannot", "speed"),
+    "a union of seconds and microseconds": (
+        lambda df: ab.stream(df.select(F.lit(1).alias("t")), time="t").union(
+            ab.stream(df.select(F.lit(1).cast("bigint").alias("t")), time="t")
+        ),
+        "'t' is int in one and bigint in the other",
+        "cast",
+    ),
     "a filter of the wrong type": (lambda df: stream(df).filter("speed"), "the filter cannot", "speed"),
 }  # fmt: skip
 

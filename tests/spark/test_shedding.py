@@ -362,6 +362,21 @@ def test_other_outputs_while_windows_are_dropped_are_refused(spark: SparkSession
         started(long.to(ab.MemorySink()), short.to(ab.MemorySink()), folder=tmp_path, qos=qos)
 
 
+def test_other_keys_while_windows_are_dropped_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """A bucket would have the rows of other keys, and windows that have lost some of theirs would leave."""
+    feed = Feed(tmp_path / "in")
+    feed.add(*epochs_of(7)[:4])
+
+    def started_after(step: Callable[[ab.Stream], ab.Stream]) -> None:
+        query = step(source(spark, feed)).window(size="3 s").by("key").agg(n=ab.count())
+        started(query.to(ab.MemorySink()), folder=tmp_path, qos=ab.QoS(max_gap=30, drop_share=0.7))
+
+    started_after(lambda rows: rows.filter("value >= 0"))
+    feed.add(*epochs_of(7)[4:])
+    with pytest.raises(CheckpointError, match="made its keys otherwise"):
+        started_after(lambda rows: rows.with_columns({"key": F.upper("key")}))
+
+
 def test_late_rows_are_late_whatever_was_shed(spark: SparkSession, tmp_path: Path) -> None:
     rng = random.Random(3)
     rows = epochs_of(11, epochs=10, span=8)
@@ -445,6 +460,8 @@ def test_count_windows(spark: SparkSession, tmp_path: Path, rows: dict[str, int]
     wanted = {(key, start // slide) for key, _, start, _ in windows_of(exact)}
     assert wanted - told == {(key, j) for key, ids in by_key.items() for j in ids}, "missing, and not in the report"
     assert sum(drop.shed for drop in drops) > 0
+    # Rows wait for the watermark, and count when they get their position.
+    assert all(0 <= drop.shed <= drop.rows and drop.kept >= 0 for drop in drops)
 
 
 def test_two_sources_are_dropped_alike(spark: SparkSession, tmp_path: Path) -> None:
@@ -461,6 +478,30 @@ def test_two_sources_are_dropped_alike(spark: SparkSession, tmp_path: Path) -> N
     subset(shed.rows(), exact)
     assert 0.2 < len(shed.rows()) / len(exact) < 0.8
     assert sum(progress.shed for progress in run.recentProgress) > 0
+
+
+@pytest.mark.parametrize("wandering", [False, True])
+def test_a_row_far_ahead_in_one_of_two_sources(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wandering: bool
+) -> None:
+    """The other source holds the watermark back: a thousand million windows are open, and nobody may look at each."""
+    feeds = [Feed(tmp_path / name) for name in ("a", "b")]
+    for seed, feed in enumerate(feeds):
+        first, *more = epochs_of(20 + seed, epochs=4)
+        feed.add([*first, (3_000_000_000 * S, "a", 1)] if seed == 0 else first, *more)
+
+    def united(a: ab.Stream, b: ab.Stream) -> ab.Aggregation:
+        return a.union(b).window(size="2 s", slide="1 s").by("key").agg(n=ab.count(), t=ab.sum("value"))
+
+    if wandering:  # shuts the query, too
+        monkeypatch.setattr(shedding, "Shed", WanderingShed)
+    qos = ab.QoS(max_gap=10, max_latency="8 s") if wandering else ab.QoS(max_gap=10, drop_share=0.5)
+    query, exact, shed = united(*(source(spark, feed) for feed in feeds)), ab.MemorySink(), ab.MemorySink()
+    started(query.to(exact), folder=tmp_path / "exact")
+    run = started(query.to(shed), folder=tmp_path / "shed", qos=qos)
+    subset(shed.rows(), exact.rows())
+    assert sum(progress.shed for progress in run.recentProgress) > 0
+    assert len(shed.rows()) < len(exact.rows())
 
 
 class Overloaded(Shed):

@@ -150,6 +150,12 @@ class Stream:
                 "table: rows would have no common time",
                 hint="rename the column of time before ab.stream(...), and give two streams",
             )
+        if self.time.kind is not other.time.kind:
+            raise InvalidArgumentError(
+                f"a union of streams whose column {self.time.name!r} is {self.time.kind.value} in one and "
+                f"{other.time.kind.value} in the other: the same instant would be two times",
+                hint="cast one of them before ab.stream(...)",
+            )
         both = analysed("the union", self.source, lambda: self.source.unionByName(other.source))
         columns = [quoted(f.name).cast(f.dataType).alias(f.name) for f in both.schema if f.name != EVENT]
         # Blocks of both will be put together, which wants the same columns in the same order.

@@ -48,6 +48,8 @@ SHED = "shed"
 
 A bound of None drops all windows.
 """
+COUNTED = "counted"
+"""The metric: rows that got a position, dropped or not."""
 WINDOWS_SHED, WINDOWS_KEPT = "windows_shed", "windows_kept"
 """The metrics: windows whose first row came while windows were being dropped."""
 NUMBERED, DROPPED = "numbered", "dropped"
@@ -173,6 +175,7 @@ class PositionsOperator(Operator):
         # From the first unit on whose windows reach as far as the row. Those before the first row do not exist.
         wanted = latest >= np.maximum((positions - size) // slide + 1, 0)
         opened = latest == positions // slide
+        self.metrics[COUNTED] += len(key)
         if not wanted.all():
             self.metrics[SHED] += int(np.count_nonzero(~wanted))
         if shed is not None or not opened.all():  # a unit may have been dropped before its later windows begin

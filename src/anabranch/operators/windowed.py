@@ -4,9 +4,9 @@ The state of a group is the panes that an open window still needs, as Arrow tabl
 table per epoch that brought some, gathered into one now and then; and how far the windows have been evaluated. A pane
 that rows of several epochs fell into is there in several pieces; the folds take care of that (`Fold.settle`).
 
-With B > 1 (decision `batch`) complete windows wait until B slides of the furthest-sliding window are complete: fewer
-evaluations, each of which touches all panes that a window reaches, against a later answer. That is paper 1's batch, and
-its controller sets it.
+With B > 1 (decision `batch`) complete windows wait until B of one specification are complete: fewer evaluations, each
+of which touches all panes that a window reaches, against a later answer. That is paper 1's batch, and its controller
+sets it.
 
 **Count windows** (`CountWindowOperator`) have positions for an axis and need no watermark: a window leaves in the epoch
 that brings its last row.

@@ -17,7 +17,7 @@ from anabranch.io.sinks import Published
 from anabranch.network.columns import floordiv
 from anabranch.network.nodes import ONLY, CombineNode, Input, JoinNode, PositionsNode, ProcessNode, Stateful, WindowNode
 from anabranch.network.parts import Output, Source
-from anabranch.operators.positions import NUMBERED, SHED
+from anabranch.operators.positions import NUMBERED
 from anabranch.operators.windowed import KEYS_OF
 from anabranch.plan.drops import DropPoint
 from anabranch.plan.placement import stretch_of
@@ -135,9 +135,8 @@ class Epoch:
         self._keep_side(step, node, marks)
         outcome = _outcome(step, workers, marks, outputs, self.plan["operators"][step.name]["decisions"])
         shed = sum(each.seen.shed for (name, _), each in self._counted.items() if name == step.name)
-        shed += outcome.progress.metrics.get(SHED, 0)
         if shed:
-            rows = outcome.progress.rows + shed - outcome.progress.metrics.get(SHED, 0)
+            rows = outcome.progress.rows + shed
             outcome = replace(outcome, progress=replace(outcome.progress, shed=shed, rows=rows))
         if decided.partitioning is None:
             return outcome

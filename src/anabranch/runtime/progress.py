@@ -201,11 +201,11 @@ class DropProgress:
     """B: units in a row that may be missing; None: the queries below are shut"""
     cause: str
     rows: int = 0
-    """rows that came to this point"""
+    """rows that came to this point; of count windows, those that got their position in this epoch"""
     shed: int = 0
     """of them, those that were dropped at once"""
     windows: int = 0
-    """windows whose time was over in this epoch"""
+    """windows whose time was over in this epoch; count windows whose first row got its position"""
     dropped: int = 0
     """of them, those that were not delivered"""
     delivered_share: float = 1.0

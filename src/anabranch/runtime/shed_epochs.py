@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from anabranch.io.sinks import Published
 from anabranch.network.nodes import PositionsNode
-from anabranch.operators.positions import DROPPED, SHED
+from anabranch.operators.positions import COUNTED, DROPPED, SHED
 from anabranch.plan.drops import DropPoint
 from anabranch.runtime.counted import Seen
 from anabranch.runtime.dropping import REPORT_SCHEMA, CountedWindows, EpochDrops
@@ -105,8 +105,8 @@ class Shedding:
         spared = 0.0
         for point in drops.points:
             came = seen[point.name]
-            if (point.kind == "source" or point.counted) and came.rows:
-                spared += arrived * came.shed / came.rows
+            if point.kind == "source" or point.counted:
+                spared += arrived * came.shed / came.rows if came.rows else 0.0
             else:
                 spared += arrived * self.before["points"][point.name]["p"] * spares.get(point.name, 0.0)
         told = drops.progress(seen, counts, before)
@@ -145,6 +145,5 @@ class Shedding:
 
 
 def _counted(told: Sequence[CountedWindows]) -> Seen:
-    """What operators that count rows themselves have dropped."""
-    operators = [each.progress for each in told]
-    return Seen(sum(each.rows for each in operators), sum(each.metrics.get(SHED, 0) for each in operators))
+    """What operators that count rows themselves have dropped, of the rows that got a position in this epoch."""
+    return Seen(*(sum(each.progress.metrics.get(name, 0) for each in told) for name in (COUNTED, SHED)))

@@ -69,8 +69,13 @@ class Shedder:
             return 1
         if point.kind != "results" and point.span.spared(point.bound) <= 0:
             return 1
-        open_units = point.span.size // point.span.slide + 2 * point.bound + 1
-        return max(1, min(BUCKETS, MOST_UNITS // open_units))
+        return max(1, min(BUCKETS, MOST_UNITS // self._open_units(point)))
+
+    def _open_units(self, point: DropPoint) -> int:
+        """About how many units are undecided at a time: those that rows may come for before the watermark is there."""
+        inputs = [each for step in self._readers(point) for each in step.node.inputs]
+        delay = max(each.part.origin.delay for each in inputs)
+        return (point.span.size + delay) // point.span.slide + 2 * point.bound + 1
 
     def plan(self, standing: Standing, history: Sequence[EpochProgress], before: Mapping[str, Any]) -> dict[str, Any]:
         """The drop plan of the next epoch; `before` is that of the last one."""
@@ -92,12 +97,12 @@ class Shedder:
                 continue
             bound = None if point.name in decisions["shut"] else point.bound
             cause = decisions["cause"] if p else "what was dropped before"
-            entry = {"p": p, "bound": bound, "cause": cause, "units": _units_of(point)}
+            entry = {"p": p, "bound": bound, "cause": cause, "units": self._units_of(point)}
             if known is not None and known["units"] != entry["units"]:
                 raise CheckpointError(
-                    f"windows were dropped at {point.name} while the query had other outputs: rows of windows that are "
-                    "still open are gone, and nobody could tell which",
-                    hint="start it with the outputs it had until these windows are over, or with a new checkpoint",
+                    f"windows were dropped at {point.name} while the query had other outputs, or made its keys "
+                    "otherwise: rows of windows that are still open are gone, and nobody could tell which",
+                    hint="start it as it was until these windows are over, or with a new checkpoint",
                 )
             if point.counted:
                 # Keys that are in the middle of a dropped window go on to drop its rows, and these are counted.
@@ -168,11 +173,18 @@ class Shedder:
             state = replace(state, unit=opens, tallies=(Tally(run=point.bound),) * state.buckets)
         ahead = max(AHEAD * advance, (point.bound + 1) * span.slide, span.size)
         unseen = max(unseen, opens)
-        through = min(span.first_after(seen + ahead), unseen + MOST_UNITS // state.buckets)
+        # The watermark may be years behind a row of another source: what is decided begins with it, and ends somewhere.
+        most_units = self._open_units(point) + MOST_UNITS // state.buckets
+        through = min(span.first_after(seen + ahead), opens + most_units)
         needed = self._needed(point, standing)
         return state.decided(
             opens=opens, unseen=unseen, through=through, p=p, bound=bound, seed=self._seed(point), needed=needed
         )
+
+    def _units_of(self, point: DropPoint) -> list[Any]:
+        """What units and buckets mean: decisions are of no use to a query in which they mean something else."""
+        spans = [point.span, *(span for name in point.domain for span in point.emits[name])]
+        return [list(self.keys.get(point.name, ())), *([s.slide, s.origin, s.lo, s.hi] for s in spans)]
 
     def _seed(self, point: DropPoint) -> int:
         return self.seed * 1_000_003 + self.points.index(point)
@@ -361,12 +373,6 @@ def _carried(part: Part, key: str) -> bool:
         return bool(rows.select(quoted(key)).sameSemantics(rows.select(shape[f"`{key}`"])))
     except AnalysisException:
         return False  # the column of the origin is no longer there
-
-
-def _units_of(point: DropPoint) -> list[Any]:
-    """What the numbers of units mean: they are of no use to a query in which they mean something else."""
-    spans = [point.span, *(span for name in point.domain for span in point.emits[name])]
-    return [[span.slide, span.origin, span.lo, span.hi] for span in spans]
 
 
 def _as_json(state: DropState) -> dict[str, Any]:

@@ -138,8 +138,10 @@ class DropState:
         decided = max(before, default=self.unit - 1) + 2
         for unit in range(self.unit, min(opens, decided)):
             tally = tally.after(unit in before, says(unit, self.p))
+        # Rows of seen units are gone, however far is decided.
+        beyond = [(unit, unit) for unit in sorted(before) if through < unit < unseen]
         if bound is None:
-            return Tally(run=tally.run), _joined([*kept_past, (opens, max(through, unseen - 1))])
+            return Tally(run=tally.run), _joined([*kept_past, (opens, through), *beyond])
         if p < self.p:
             # What was owed at a higher p is not paid: it would go on dropping at that p though there is less to drop.
             tally = replace(tally, debt=0)
@@ -152,9 +154,7 @@ class DropState:
                 if gone:
                     dropped.append(unit)
                 tally = tally.after(gone, thrown)
-        # Rows of seen units are gone, however far is decided.
-        dropped += sorted(unit for unit in before if through < unit < unseen)
-        return settled, _joined([*kept_past, *((unit, unit) for unit in dropped)])
+        return settled, _joined([*kept_past, *((unit, unit) for unit in dropped), *beyond])
 
 
 def _ahead(dropped: set[int], unit: int, unseen: int) -> int:
