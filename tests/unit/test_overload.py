@@ -269,3 +269,13 @@ def test_a_bound_that_no_drop_can_keep_does_not_drop_everything(monkeypatch: pyt
     assert 0 < plant.decisions["p"]["source 0"] < 0.91
     assert "it cannot be kept" in plant.decisions["cause"]
     assert plant.history[-1].seconds < 10
+
+
+def test_where_dropping_costs_too_much_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "PER_SHED", 0.9 * PER_ROW)
+    plant = Plant(controller(one_query()))
+    plant.run(0.5 * capacity(), 6)
+    plant.run(2 * capacity(), 12)
+    assert "even to drop all rows takes longer" in plant.decisions["cause"]
+    plant.run(0.1 * capacity(), 60)
+    assert plant.decisions["cause"] == ""

@@ -117,6 +117,11 @@ class Load:
         work = self.per_row * max(self.trigger, steady)
         return max(0.0, steady - self.fixed) / work if work > 0 else math.inf
 
+    def drowns(self, bound: float) -> bool:
+        """Whether it would not be enough to drop everything: rows must be read and looked up to be dropped."""
+        seconds = self.aim(bound)
+        return self.fixed + self.per_shed * self.rate * max(self.trigger, seconds) > seconds
+
     def latency_ahead(self, epochs: int, more: float = 0.0) -> float:
         """The worst latency of the next epochs, if nothing is dropped; `more`: at a rate higher by this share."""
         worst, interval, waiting, rate = 0.0, self.interval, self.waiting, self.rate * (1 + more)
@@ -398,4 +403,6 @@ def _told(load: Load, predicted: float, bound: float) -> str:
     told = f"{load.rate:,.0f} rows/s would take {predicted:.1f} s, the bound is {bound:g} s"
     if load.aim(bound) > load.steady(bound):
         return f"{told}; it cannot be kept: an epoch without any row takes {load.fixed:.1f} s. Raise max_latency"
+    if load.drowns(bound):
+        return f"{told}; it cannot be kept: even to drop all rows takes longer. Limit what the source hands out"
     return told
