@@ -55,7 +55,7 @@ demo-windows: setup ## Three sliding windows at once over traffic, beside Spark'
 rate: setup ## How many expressways of Linear Road does this machine hold? (half an hour, some ten GB)
 	@$(BIN)/anabranch linearroad rate
 
-test: setup ## Run the tests, but for the slow ones (about ten minutes on two cores)
+test: setup ## Run the tests, but for the slow ones (about twelve minutes on two cores)
 	@$(BIN)/python -m pytest -m "not slow" -n $(PROCESSES) --dist loadfile
 
 test-slow: setup ## Run the slow tests: those that start processes of their own

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from anabranch.plan.drops import Box, DropPoint, Terms, cuts, drop_points
-from anabranch.runtime.overload import Load, Shed, WorkShares
+from anabranch.runtime.overload import HEADROOM, Load, Shed, WorkShares
 from anabranch.runtime.progress import DropProgress, EpochProgress, OperatorProgress
 from anabranch.windows import Window
 
@@ -125,6 +125,19 @@ def test_just_enough_is_dropped(over: float, noise: float, trigger: float | None
     ideal = 1 / over
     assert delivered >= 0.8 * ideal
     assert delivered <= 1.02 * ideal
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1, 0.2, 0.3])
+@pytest.mark.parametrize("over", [1.5, 3.0])
+def test_more_is_left_where_epochs_are_irregular(noise: float, over: float) -> None:
+    plant = Plant(controller(one_query()), noise=noise)
+    plant.run(0.5 * capacity(), 6)
+    plant.run(over * capacity(), 20)
+    settled = plant.run(over * capacity(), 400)
+    assert sum((epoch.latency or 0.0) > BOUND for epoch in settled) <= 0.03 * len(settled)
+    assert plant.decisions["headroom"] == HEADROOM or noise >= 0.1
+    delivered = 1 - sum(epoch.spared for epoch in settled) / sum(epoch.rows for epoch in settled)
+    assert delivered >= 0.8 / over
 
 
 def test_when_the_burst_ends_it_stops() -> None:

@@ -15,6 +15,10 @@ delivers most is taken, of equal ones the earliest.
 | share p | at once, when an epoch within `LOOK_AHEAD` would pass the bound | to what `SLACK` more load would need |
 | cut | when another delivers `BETTER` more | |
 | shut queries | after `PATIENCE` epochs that no p relieves: the costliest | after as many that would, with `SLACK` |
+| headroom | by `LATE` after an epoch whose latency came `NEAR` the bound | by `IN_TIME` after any other |
+
+The last row is how a quantile is followed: where one epoch in LATE / IN_TIME comes near the bound, the two are in
+balance. How far epochs stray from the model is another matter on each machine, and with each source.
 """
 
 from __future__ import annotations
@@ -34,7 +38,10 @@ from anabranch.shed.windrop import most
 WARM_UP = 2
 """epochs at the start of a run that say little: Spark compiles, Python processes start"""
 HEADROOM = 0.18
-"""share of the latency bound that is left for what the model does not know"""
+"""share of the latency bound that is left for what the model does not know, at least"""
+MOST_HEADROOM = 0.4
+LATE, IN_TIME = 0.04, 0.001
+"""by how much that grows with an epoch that is nearly late, and shrinks with any other"""
 SMOOTH = 4
 """epochs over which the rate is taken: a source that hands out whole seconds makes that of one epoch jump"""
 MOST_RATE = 1e12
@@ -46,7 +53,7 @@ PRIOR = 0.2
 SHED_COST = 0.1
 """of what a kept row costs: what a shed one is taken to cost before any was"""
 NEAR = 0.08
-"""an epoch that took longer by this share is made up for by the next one"""
+"""an epoch that took longer by this share is made up for by the next one; one this near the bound is nearly late"""
 SLACK = 0.04
 """hysteresis: a share is lowered only to what a rate higher by this would need"""
 STEP = 0.05
@@ -75,6 +82,7 @@ class Load:
     waiting: float
     """rows that the source held back"""
     trigger: float
+    headroom: float = HEADROOM
 
     @property
     def costs(self) -> list[float]:
@@ -109,7 +117,7 @@ class Load:
 
     def aim(self, bound: float) -> float:
         """How long epochs shall take. What they cost without any row no drop can spare, so they get some more."""
-        return max(self.steady((1 - HEADROOM) * bound), FIXED_SHARE * self.fixed)
+        return max(self.steady((1 - self.headroom) * bound), FIXED_SHARE * self.fixed)
 
     def capacity(self, bound: float) -> float:
         """Rows per second that can be processed, all of them, within the bound."""
@@ -251,6 +259,16 @@ def _seconds_of(measured: Sequence[tuple[OperatorProgress, float, float]]) -> tu
     return float(per_row * rows), float(per_result * emitted)
 
 
+def _headroom(history: Sequence[EpochProgress], bound: float, before: float) -> float:
+    """The share of the bound to leave. Only the first of several late epochs counts: the others wait for its rows."""
+    if len(history) < 2 or not (history[-1].drops and history[-2].drops):
+        return max(HEADROOM, before - IN_TIME)  # nothing was dropped, so nothing is known about how well
+    late = [(epoch.latency or 0.0) > (1 - NEAR) * bound for epoch in history[-2:]]
+    if late[-1]:
+        return before if late[0] else min(MOST_HEADROOM, before + LATE)
+    return max(HEADROOM, before - IN_TIME)
+
+
 @register
 @dataclass(frozen=True)
 class Shed:
@@ -274,10 +292,14 @@ class Shed:
             current = {}  # of a run with other bounds
         load = Load.of(history, self.trigger, current.get("costs"))
         if load is None or self.max_latency is None:
-            return {**QUIET, **{name: current[name] for name in (*QUIET, "costs", "spare") if name in current}}
+            kept = (*QUIET, "costs", "spare", "headroom")
+            return {**QUIET, **{name: current[name] for name in kept if name in current}}
+        headroom = _headroom(history, self.max_latency, current.get("headroom", HEADROOM))
+        load = replace(load, headroom=headroom)
         shares = WorkShares.of(history, self.boxes, points)
         measured = {"rate": load.rate, "capacity": min(load.capacity(self.max_latency), MOST_RATE)}
-        return {**self._adapted(load, shares, current), "costs": load.costs, "load": measured}
+        decided = self._adapted(load, shares, current)
+        return {**decided, "costs": load.costs, "load": measured, "headroom": headroom}
 
     def overloaded(self, history: Sequence[EpochProgress]) -> str | None:
         """What is wrong, if latency will pass its bound; for a query that must not shed."""
