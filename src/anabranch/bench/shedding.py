@@ -81,8 +81,8 @@ FULL = Scale(
     check_speed=True,
     places=("source", "operators", "results"),
     nested_load=1.5,
-    rounds=7,
-    recorded=Recorded(keys=200, epochs=5, rows=4_000_000),
+    rounds=15,
+    recorded=Recorded(keys=200, epochs=7, rows=4_000_000),
 )
 QUICK = Scale(
     bound=6.0,
