@@ -88,7 +88,7 @@ bench-join: setup ## Compare joins of streams with Spark's, and what each mechan
 bench-partitioners: setup ## Compare policies for which worker gets which key, on the workloads of paper 3
 	@$(BIN)/anabranch bench partitioners
 
-bench-shedding: setup ## Overload on purpose: latency and what is delivered at 1.25 to 3 times the capacity; half an hour
+bench-shedding: setup ## Overload on purpose: latency and what is delivered at 1.25 to 3 times the capacity; 40 minutes
 	@$(BIN)/anabranch bench shedding
 
 experiments: setup ## Measure the papers' figures and tables again
