@@ -211,6 +211,20 @@ def test_as_much_as_possible_is_delivered_over_all_queries() -> None:
         assert delivered >= best - 0.02
 
 
+def test_what_sinks_take_is_spared_with_the_results() -> None:
+    """Half of the work is a sink's: results that are dropped spare it, though their aggregate has done its own."""
+    points = {point.name: point for point in drop_points(one_query())}
+    history = []
+    for i in range(10):
+        rows, emitted = 10_000 + 1_000 * (i % 4), 100 + 20 * (i % 3)
+        seconds = {"seconds": 0.3 + rows * 1e-5, "publish_seconds": 0.1 + emitted * 1e-3}
+        operator = OperatorProgress("window-1", rows=rows, emitted=emitted, **seconds)
+        history.append(EpochProgress("q", "r", i, float(i), sum(seconds.values()), rows=rows, operators=(operator,)))
+    shares = WorkShares.of(history, one_query(), points)
+    assert shares.spared(points["results of window-1"], one_query()) == pytest.approx(0.5, abs=0.05)
+    assert shares.spared(points["source 0"], one_query()) == pytest.approx(1.0)
+
+
 def test_overload_is_told_to_those_who_must_not_shed() -> None:
     plant = Plant(controller(one_query(0)))
     plant.run(0.5 * capacity(), 6)

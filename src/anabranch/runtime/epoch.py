@@ -339,11 +339,16 @@ class Epoch:
             folder.create()
             jobs.run_side(outside, Target(folder, to_arrow_schema(outside.schema, timezone="UTC")))
 
-    def publish(self) -> None:
-        """All operators have run: make the results visible."""
-        for step in self.context.network.steps:
+    def publish(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
+        """All operators have run: make the results visible. Their outcomes, with what their sinks took."""
+        published = []
+        for step, outcome in zip(self.context.network.steps, outcomes, strict=True):
+            began = time.perf_counter()
             for name, sink in step.sinks.items():
                 sink.publish(self._staged[id(step.node), name])
+            taken = time.perf_counter() - began
+            published.append(replace(outcome, progress=replace(outcome.progress, publish_seconds=taken)))
+        return published
 
     def seen_at(self, point: DropPoint) -> Seen:
         """What came to a drop point."""

@@ -94,7 +94,7 @@ class EpochRunner:
         try:
             outcomes = [run.operator(step) for step in context.network.steps]
             shed = self.shedding.after(run, outcomes)
-            run.publish()
+            outcomes = run.publish(outcomes)
         finally:
             run.close()
         self._done(epoch, run, outcomes, shed)

@@ -168,6 +168,7 @@ _OPERATOR = (
     Metric("anabranch_operator_bad_rows_total", "counter", "Rows that the query cannot take.", _field("bad")),
     Metric("anabranch_operator_shed_rows_total", "counter", "Rows dropped right before it.", _field("shed")),
     Metric("anabranch_operator_seconds_total", "counter", "Seconds that the operator took.", _field("seconds")),
+    Metric("anabranch_operator_publish_seconds_total", "counter", "Seconds of its sinks.", _field("publish_seconds")),
     Metric("anabranch_operator_watermark_seconds", "gauge", "Watermark, seconds since 1970.", _watermark_seconds),
     Metric("anabranch_operator_state_bytes", "gauge", "Bytes of state.", _field("state_bytes")),
     Metric(

@@ -245,7 +245,8 @@ def _fitted(
 def _seconds_of(measured: Sequence[tuple[OperatorProgress, float, float]]) -> tuple[float, float]:
     """Seconds of a mean epoch with what was read and with what was delivered, without the fixed part.
 
-    With each epoch comes which share of the rows and of the results it had, of what it would have had.
+    With each epoch comes which share of the rows and of the results it had, of what it would have had. What sinks take
+    is for the results alone.
     """
     if not measured:
         return 0.0, 0.0
@@ -254,9 +255,12 @@ def _seconds_of(measured: Sequence[tuple[OperatorProgress, float, float]]) -> tu
     _, per_row, per_result = _fitted(features, seconds)
     rows = np.mean([(each.rows - each.shed) / share for each, share, _ in measured])
     emitted = np.mean([each.emitted / share for each, _, share in measured])
+    publishing = np.array([each.publish_seconds for each, _, _ in measured])
+    _, _, per_published = _fitted(features * [1.0, 0.0, 1.0], publishing)
+    published = float(per_published * emitted)
     if per_row * rows + per_result * emitted <= 0:
-        return float(seconds.mean()), 0.0
-    return float(per_row * rows), float(per_result * emitted)
+        return float(seconds.mean()), published
+    return float(per_row * rows), float(per_result * emitted) + published
 
 
 def _headroom(history: Sequence[EpochProgress], bound: float, before: float) -> float:

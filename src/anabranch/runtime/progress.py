@@ -164,6 +164,8 @@ class OperatorProgress:
     """(hash, tuples) of the keys with the most tuples, for a table that splitters share; not in JSON"""
     metrics: Mapping[str, int] = field(default_factory=dict)
     """what the operator counted itself"""
+    publish_seconds: float = 0.0
+    """that its sinks took, after all operators"""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "workers", tuple(self.workers))
