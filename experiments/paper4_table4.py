@@ -26,8 +26,8 @@ DROPS = ("p = 0", "p = 0.01")
 def main() -> None:
     options = arguments(__doc__ or "")
     sizes = SIZES[:1] if options.quick else SIZES
-    rounds = 1 if options.quick else 5
-    rows = Recorded(keys=200, epochs=3, rows=200_000) if options.quick else Recorded(keys=200, epochs=4, rows=3_000_000)
+    rounds = 1 if options.quick else 7
+    rows = Recorded(keys=200, epochs=3, rows=200_000) if options.quick else Recorded(keys=200, epochs=6, rows=3_000_000)
     found: dict[str, dict[float, list[float]]] = {name: {s: [] for s in SELECTIVITIES} for name in DROPS}
     with runner(options.quick) as (run, _):
         files = rows.write(run.folder / "rows")
