@@ -8,11 +8,19 @@ STAMP := $(VENV)/.setup-done
 # A Python of your own choice: make setup PYTHON=/path/to/python3.12
 PYTHON ?=
 
+# The zone of the session in which the tests of queries run a second time: make test-zone ZONE=Europe/Berlin
+ZONE ?= America/New_York
+QUERY_TESTS := $(patsubst %,tests/spark/test_%.py,columns hashing strategies streaming transcripts start count_windows_running \
+  partition partition_by partition_running join join_running restart shedding replay errors lookup)
+# What the fuzzer draws, and for how long: make fuzz SEED=7 MINUTES=60
+SEED ?= 0
+MINUTES ?= 10
+
 # Test processes at once, each with a Spark of its own (some GB of memory each): make test PROCESSES=4
 PROCESSES ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-windows rate test test-slow lint format chaos bench-windows bench-split bench-epochs bench-join bench-partitioners bench-shedding experiments soak clean
+.PHONY: help setup demo demo-windows rate test test-slow test-zone lint format chaos fuzz bench-windows bench-first bench-split bench-epochs bench-join bench-partitioners bench-shedding experiments soak clean
 
 help: ## Show this help
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -58,8 +66,11 @@ rate: setup ## How many expressways of Linear Road does this machine hold? (half
 test: setup ## Run the tests, but for the slow ones (about twelve minutes on two cores)
 	@$(BIN)/python -m pytest -m "not slow" -n $(PROCESSES) --dist loadfile
 
-test-slow: setup ## Run the slow tests: those that start processes of their own
+test-slow: setup ## Run the slow tests: those that start processes of their own, and test-zone
 	@$(BIN)/python -m pytest -m slow
+
+test-zone: setup ## Run the tests of queries in a session whose time zone is not UTC
+	@$(BIN)/python -m pytest -m "not slow" -n $(PROCESSES) --dist loadfile --session-zone $(ZONE) $(QUERY_TESTS)
 
 lint: setup ## Check style and types
 	@$(BIN)/ruff check .
@@ -73,8 +84,14 @@ format: setup ## Repair what ruff can repair
 chaos: setup ## Kill things at random, and compare what comes out
 	@$(BIN)/python -m tests.chaos.harness
 
+fuzz: setup ## Random queries against an independent oracle (SEED=0 MINUTES=10)
+	@$(BIN)/python -m tests.fuzz --seed $(SEED) --minutes $(MINUTES)
+
 bench-windows: setup ## Compare sliding windows with Spark's own, side by side
 	@$(BIN)/anabranch bench windows
+
+bench-first: setup ## How long a new process takes to its first result, beside plain Spark
+	@$(BIN)/anabranch bench first
 
 bench-split: setup ## Compare splitting over blocks with rows and with a bare exchange
 	@$(BIN)/anabranch bench split

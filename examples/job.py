@@ -60,7 +60,7 @@ class Standing(ab.Operator):
 def build(spark: SparkSession) -> list[Delivery]:
     """Two results of one stream."""
     recorded = ab.replay(spark, record(FOLDER / "reports.arrow"), time="t", rows_per_epoch=30_000)
-    reports = ab.stream(recorded, time="t", watermark="10 s")
+    reports = ab.stream(recorded, time="t", time_unit="us", watermark="10 s")
     speeds = reports.window(size="5 min", slide="10 s").by("segment").agg(speed=ab.avg("speed"), reports=ab.count())
     standing = reports.process(Standing, "t bigint, car bigint", by="segment", groups=8)
     return [speeds.to(ab.FileSink(FOLDER / "speeds")), standing.to(ab.FileSink(FOLDER / "standing"))]

@@ -207,7 +207,7 @@ class Stages:
         schema = pa.schema([*fields, (PANE, pa.int64()), (ROWS, pa.int64()), *states])
         evaluate = tuple(Evaluate(a.init, a.incr, STATE) for a in every)
         self.evaluation = PartialEvaluation(self.keys, "__t", self.stretch, inputs, evaluate, schema)
-        panes = Panes((Window.of_time(size, None, int(t[0])),))
+        panes = Panes((Window(size, size, int(t[0])),))
         names = (*self.keys, SPEC, FIRST, LAST, ROWS, *(name for name, _ in states))
         folds = tuple(StateFold(STATE, a.merge, a.final, STATE) for a in every)
         self.aggregation = Aggregation(WindowSettings(panes.in_panes(), size, int(t[0]), folds, self.keys, names))

@@ -206,7 +206,7 @@ def soak(seconds: int, folder: Path, console: Console) -> tuple[list[Sample], in
     config = {"spark.driver.memory": "1g", "spark.sql.streaming.minBatchesToRetain": "10"}
     spark = local_session(cores=2, shuffle_partitions=2, config=config, app_name="anabranch soak")
     source = ab.replay(spark, path.parent, time="t", rows_per_epoch=ROWS_PER_EPOCH, blocks=True)
-    stream = ab.block_stream(source, time="t", watermark="1 s", schema=schema_of(path))
+    stream = ab.block_stream(source, time="t", time_unit="us", watermark="1 s", schema=schema_of(path))
     windows = stream.window(size="1 min", slide="1 s").by("key").agg(n=ab.count(), total=ab.sum("v"))
     sums = stream.split(SUBSTREAMS, route=route).process(Sums, "g bigint, total bigint")
     checkpoint, samples, taken = folder / "checkpoint", [], 0

@@ -24,8 +24,13 @@ settings.register_profile("explore", max_examples=2_000, deadline=None, print_bl
 settings.load_profile("ci")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--session-zone America/New_York`: answers must not depend on it."""
+    parser.addoption("--session-zone", default="UTC", help="time zone of the tests' Spark session (UTC)")
+
+
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
     """The one Spark of this test process. Do not stop it; a test that must, starts a process of its own."""
     # Here, so that the tests which need no Spark start without it.
     from anabranch.embedded import local_session
@@ -33,7 +38,8 @@ def spark() -> Iterator[SparkSession]:
     # Workers import the test module of a function they are sent, wherever pytest was started.
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
-    session = local_session(cores=2, shuffle_partitions=2, app_name="anabranch-tests")
+    config = {"spark.sql.session.timeZone": request.config.getoption("--session-zone")}
+    session = local_session(cores=2, shuffle_partitions=2, config=config, app_name="anabranch-tests")
     yield session
     session.stop()
 

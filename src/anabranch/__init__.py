@@ -7,6 +7,8 @@ Sliding windows that cost no more than tumbling ones. Start with `stream`:
     ab.stream(df, time="at").window(size="30 min", slide="1 s").by("cell").agg(n=ab.count()).to_df()
 """
 
+import logging
+
 from anabranch._version import __version__
 from anabranch.aggregates import (
     Aggregate,
@@ -92,3 +94,5 @@ __all__ = [
     "user_aggregate",
     "variance",
 ]
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # whoever wants the log installs a handler

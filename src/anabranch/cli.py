@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +10,7 @@ import typer
 from rich.console import Console
 
 from anabranch._version import __version__
-from anabranch.errors import AnabranchError
+from anabranch.errors import AnabranchError, InvalidArgumentError
 from anabranch.linearroad.cli import app as linear_road_app
 
 app = typer.Typer(
@@ -23,6 +24,15 @@ app = typer.Typer(
 bench_app = typer.Typer(help="Side by side with Spark: one run, the same data, ratios.", no_args_is_help=True)
 app.add_typer(bench_app, name="bench")
 app.add_typer(linear_road_app, name="linearroad")
+
+
+class LogLevel(StrEnum):
+    """Of Python's `logging`."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
 
 
 def main() -> None:
@@ -86,26 +96,47 @@ def run(
     master: Annotated[
         str | None, typer.Option(help='Spark master, e.g. "spark://host:7077"; without one, a local Spark.')
     ] = None,
+    conf: Annotated[
+        list[str] | None, typer.Option(help="Spark setting, e.g. spark.executor.memory=4g. May be given several times.")
+    ] = None,
+    py_files: Annotated[
+        list[str] | None,
+        typer.Option(help=".py, .zip or .egg file for the workers. May be given several times, or with commas."),
+    ] = None,
     checkpoint: Annotated[
         str | None, typer.Option(help="Folder for offsets, decisions and state: the next run goes on from there.")
+    ] = None,
+    live: Annotated[
+        str | None, typer.Option(help="Local folder for the live state, on the machines of the workers.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Partitions of the exchange; Spark's shuffle partitions unless given.")
     ] = None,
     trigger: Annotated[
         str | None, typer.Option(help='"1 second", or "available-now": what is there, then end. Default: at once.')
     ] = None,
     prometheus: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Serve metrics on this port of 127.0.0.1; 0 takes a free one.")
+        int | None,
+        typer.Option(min=0, max=65535, help="Serve /metrics and /health on this port; 0 takes a free one."),
     ] = None,
+    prometheus_host: Annotated[
+        str, typer.Option(help="Address to serve them on; 0.0.0.0 for all networks.")
+    ] = "127.0.0.1",
     json_lines: Annotated[Path | None, typer.Option(help="Append one line of JSON per epoch to this file.")] = None,
+    log_level: Annotated[LogLevel, typer.Option(help="What the log shows.")] = LogLevel.INFO,
 ) -> None:
     """Run a query network in the epoch runtime, and watch it.
 
-    Ctrl-C stops it after the epoch that runs. [dim]Example:[/] anabranch run examples/job.py --checkpoint ckpt
+    Ctrl-C or SIGTERM stops it after the epoch that runs.
+
+    [dim]Example:[/] anabranch run examples/job.py --checkpoint ckpt
     """
     from anabranch.running import run_file
 
     run_file(
-        job, master=master, checkpoint=checkpoint, trigger=trigger, prometheus=prometheus, json_lines=json_lines,
-        console=Console(),
+        job, master=master, conf=conf or (), modules=py_files or (), checkpoint=checkpoint, live=live, workers=workers,
+        trigger=trigger, prometheus=prometheus, prometheus_host=prometheus_host, json_lines=json_lines,
+        log_level=log_level.value, console=Console(),
     )  # fmt: skip
 
 
@@ -113,6 +144,7 @@ def run(
 def explain(
     file: Annotated[Path | None, typer.Argument(help="Parquet file or folder; without one, generated events.")] = None,
     time: Annotated[str, typer.Option(help="Column with the time of a row.")] = "t",
+    time_unit: Annotated[str | None, typer.Option(help="What a bigint of time counts: s, ms or us.")] = None,
     size: Annotated[
         list[str] | None, typer.Option(help='Window size, e.g. "30 min". May be given several times.')
     ] = None,
@@ -122,7 +154,7 @@ def explain(
         list[str] | None, typer.Option(help='Aggregate, e.g. "count" or "avg:fare". May be given several times.')
     ] = None,
     strategy: Annotated[str, typer.Option(help="auto, window, batch or pane.")] = "auto",
-    batch: Annotated[int, typer.Option(help="Windows per batch, for the batch strategy.")] = 1,
+    batch: Annotated[int | None, typer.Option(help="Windows per batch, for the batch strategy.")] = None,
     sample: Annotated[float, typer.Option(help="Share of the panes to count first, e.g. 0.01.")] = 0.0,
 ) -> None:
     """Say how a windowed query would run, what it costs, and what the other strategies would cost.
@@ -132,10 +164,53 @@ def explain(
     from anabranch.explaining import explain_file
 
     text = explain_file(
-        file, time=time, sizes=size or ["30 min"], slide=slide, keys=by, aggregates=agg or ["count"],
-        strategy=strategy, batch=batch, sample=sample,
+        file, time=time, time_unit=time_unit, sizes=size or ["30 min"], slide=slide, keys=by,
+        aggregates=agg or ["count"], strategy=strategy, batch=batch, sample=sample,
     )  # fmt: skip
     typer.echo(text)
+
+
+@app.command()
+def repair(
+    checkpoint: Annotated[str, typer.Argument(help="The folder given to start(checkpoint=...).")],
+    store: Annotated[str | None, typer.Option(help="The folder given to start(store=...), if it was.")] = None,
+    watermark: Annotated[
+        str | None, typer.Option(help='Set a watermark that ran away back to this time, e.g. "2026-11-18T09:30". UTC.')
+    ] = None,
+    to_last_complete: Annotated[
+        bool, typer.Option("--to-last-complete", help="Entries of the ledger are lost: go back to the last whole one.")
+    ] = False,
+    void_decision: Annotated[
+        bool, typer.Option("--void-decision", help="Decide the epoch anew whose decision cannot be carried out.")
+    ] = False,
+    sinks_cleared: Annotated[
+        bool, typer.Option("--sinks-cleared", help="You have seen that no sink has results of the epochs to run anew.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
+) -> None:
+    """Look at the checkpoint of a query that is not running, and set right what a restart cannot.
+
+    Without an option it only says how the checkpoint stands. Nothing is ever deleted: files are moved to the folder
+    `repaired`, and decisions are new entries of the ledger.
+
+    [dim]Example:[/] anabranch repair checkpoint/ --watermark 2026-11-18T09:30
+    """
+    from anabranch.runtime.repair import CheckpointRepair, parse_time
+
+    found = CheckpointRepair(checkpoint, store)
+    console = Console(highlight=False, soft_wrap=True)
+    if sum([watermark is not None, to_last_complete, void_decision]) > 1:
+        raise InvalidArgumentError("several repairs at once", hint="one after the other, and look in between")
+    if to_last_complete:
+        lines = found.to_last_complete(sinks_cleared=sinks_cleared, dry_run=dry_run)
+    elif watermark is not None:
+        lines = found.set_watermark(parse_time(watermark), dry_run=dry_run)
+    elif void_decision:
+        lines = found.void_decision(sinks_cleared=sinks_cleared, dry_run=dry_run)
+    else:
+        lines = found.condition().describe()
+    for line in lines:
+        console.print(line, markup=False)
 
 
 @bench_app.command("windows")
@@ -152,6 +227,20 @@ def bench_windows(
     from anabranch.bench import windows
 
     windows.run(quick=quick, as_json=json, console=Console())
+
+
+@bench_app.command("first")
+def bench_first(
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Each once: checks that it runs, no figures.")] = False,
+) -> None:
+    """The first result of a new process: seconds from its start, with an empty and a full cache, beside plain Spark.
+
+    Takes about five minutes on two cores.
+    """
+    from anabranch.bench import first
+
+    first.run(quick=quick, as_json=json, console=Console())
 
 
 @bench_app.command("split")

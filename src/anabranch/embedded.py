@@ -28,8 +28,9 @@ from pyspark.sql import SparkSession
 
 from anabranch._java import ensure_java
 from anabranch.errors import InvalidArgumentError
+from anabranch.signals import shielded_children
 
-__all__ = ["ensure_java", "local_session", "session", "usable_cores"]
+__all__ = ["ensure_java", "is_local", "local_session", "session", "usable_cores"]
 
 _LOGGING = Path(__file__).with_name("embedded-log4j2.properties")
 
@@ -40,14 +41,18 @@ _FOREIGN_SPARK = ("SPARK_HOME", "SPARK_CONF_DIR", "SPARK_REMOTE")
 _MEMORY_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 _GIB = 1 << 30
+_LOOPBACK = "127.0.0.1"
 
-_LOCAL = re.compile(r"local(?:\[([1-9]\d*|\*)\])?")
+_LOCAL = re.compile(r"local(?:\[([1-9]\d*|\*)(?:,\s*([1-9]\d*))?\])?")
+"""A local master: with a number of cores, and how often a task may fail."""
 
 _EVERYWHERE = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # Without it, a mapInArrow whose batches differ from its schema ends in the JVM with an unreadable error.
     "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
+    # Spark's pages show data and settings to whoever can reach the port. `config` turns them on.
+    "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
 
@@ -58,6 +63,7 @@ def local_session(
     shuffle_partitions: int | None = None,
     config: Mapping[str, str] | None = None,
     app_name: str = "anabranch",
+    task_failures: int = 1,
 ) -> SparkSession:
     """Start a local Spark, or return the one that already runs in this process, as it is.
 
@@ -71,6 +77,7 @@ def local_session(
             Spark's default of 200 is for clusters: here most of its tasks would be empty.
         config: further Spark settings. They win over those made here.
         app_name: the name that Spark's own logs and pages show.
+        task_failures: how often a task may fail before its job does.
 
     Raises:
         JavaNotFoundError: there is no Java that Spark can run on.
@@ -81,11 +88,13 @@ def local_session(
     ensure_java()
     _use_this_python()
     _use_packaged_spark()
+    # Spark's pages listen on all networks unless told by this; nothing of a local Spark should.
+    os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
     tasks = usable_cores() if cores == "*" else cores
     settings = {
         **_EVERYWHERE,
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": _LOOPBACK,
+        "spark.driver.host": _LOOPBACK,
         "spark.driver.memory": f"{_driver_memory_gib()}g",
         # The default options, not the extra ones: those stay free for the caller.
         "spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
@@ -95,10 +104,10 @@ def local_session(
         "spark.sql.streaming.checkpointFileManagerClass": (
             "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
         ),
-        "spark.ui.enabled": "false",
     }
     settings["spark.sql.warehouse.dir"] = _temporary_folder("anabranch-warehouse-").as_uri()
-    builder = SparkSession.builder.master(f"local[{tasks}]").appName(app_name)
+    master = f"local[{tasks}]" if task_failures == 1 else f"local[{tasks},{task_failures}]"
+    builder = SparkSession.builder.master(master).appName(app_name)
     return builder.config(map={**settings, **(config or {})}).getOrCreate()
 
 
@@ -108,13 +117,19 @@ def session(
     """A Spark at that master ("spark://host:7077", "yarn", "local[4]"), or a local one; the running one if there is.
 
     On a cluster its own settings count (SPARK_HOME, SPARK_CONF_DIR, PYSPARK_PYTHON): only what the library relies on is
-    set here, and the Python of the workers where nobody named one.
+    set here, and the Python of the workers where nobody named one. There the driver must listen where the executors can
+    reach it; Spark's pages are off all the same. SIGTERM is left to this process: Spark's Java ends when it does.
     """
+    with shielded_children():
+        return _session(master, config, app_name)
+
+
+def _session(master: str | None, config: Mapping[str, str] | None, app_name: str) -> SparkSession:
     local = _LOCAL.fullmatch(master or "local[*]")
     if local is not None:
         wanted = local[1] or "1"  # as in Spark: without a number, one core
         cores: int | Literal["*"] = "*" if wanted == "*" else int(wanted)
-        return local_session(cores=cores, config=config, app_name=app_name)
+        return local_session(cores=cores, config=config, app_name=app_name, task_failures=int(local[2] or 1))
     if str(master).startswith("sc://"):
         raise InvalidArgumentError(
             f"{master} is a Spark Connect server, and the epoch runtime needs a session in the driver's own process",
@@ -128,6 +143,11 @@ def session(
         os.environ.setdefault(variable, sys.executable)
     builder = SparkSession.builder.master(str(master)).appName(app_name)
     return builder.config(map={**_EVERYWHERE, **(config or {})}).getOrCreate()
+
+
+def is_local(master: str | None) -> bool:
+    """Whether `session` makes a Spark inside this process of that master."""
+    return _LOCAL.fullmatch(master or "local[*]") is not None
 
 
 def _use_this_python() -> None:

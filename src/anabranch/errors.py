@@ -95,6 +95,10 @@ class JavaNotFoundError(AnabranchError):
     """No Java that Spark can run on."""
 
 
+class WorkerPythonError(AnabranchError):
+    """The workers run a Python of another version, or one that lacks packages."""
+
+
 class MissingDependencyError(AnabranchError, ImportError):
     """An optional package that is not installed."""
 

@@ -32,12 +32,13 @@ def explain_file(
     file: Path | None,
     *,
     time: str,
+    time_unit: str | None,
     sizes: Sequence[str],
     slide: str,
     keys: Sequence[str] | None,
     aggregates: Sequence[str],
     strategy: str,
-    batch: int,
+    batch: int | None,
     sample: float,
 ) -> str:
     """The text of `explain()` for a query over a Parquet file, or over generated events (t, key, v)."""
@@ -51,7 +52,8 @@ def explain_file(
         else:
             path, by = file, list(keys or [])
         rows = local_session(app_name="anabranch explain").read.parquet(str(path))
-        windows = ab.stream(rows, time=time).windows(*((size, slide) for size in sizes)).by(*by)
+        stream = ab.stream(rows, time=time, time_unit=time_unit)  # type: ignore[arg-type]  # checked there
+        windows = stream.windows(*((size, slide) for size in sizes)).by(*by)
         query = windows.agg(**parsed).using(strategy, batch=batch)
         return (query.sample(sample) if sample else query).explain()
 

@@ -1,36 +1,39 @@
 """`anabranch run`: a job file, run until its data or somebody ends it.
 
 A job file is a Python file with a function `build(spark)` that returns deliveries: what `.to(sink)` returns, one or a
-list of them. The command makes the session, runs the file, shows the metrics.
+list of them. The command makes the session, runs the file, shows the metrics and the log.
 
-The file is no module that others can import: what it defines travels to the workers as a copy, so it need not lie
-there. What it imports must.
+The file is not a module that others can import: what it defines travels to the workers as a copy. Modules beside it are
+sent along to a cluster (`job_modules`), and further ones by `--py-files`.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
-import signal
 import sys
 import tempfile
+import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from rich.console import Console
+from rich.logging import RichHandler
 
-from anabranch.embedded import session
+from anabranch.embedded import is_local, session
 from anabranch.errors import AnabranchError, JobError
+from anabranch.job_modules import archive_of_neighbours, import_path, py_files
 from anabranch.runtime.deliveries import Delivery
-from anabranch.runtime.exporters import JsonLines, Listener, Prometheus
-from anabranch.runtime.query import EpochQuery
+from anabranch.runtime.exporters import LOOPBACK, JsonLines, Listener, Prometheus
+from anabranch.runtime.query import EpochQuery, cause_of
 from anabranch.runtime.start import start
+from anabranch.signals import asked_to_stop
 from anabranch.ui import LiveView
 
 MODULE = "anabranch_job"
@@ -44,32 +47,81 @@ Build = Callable[[SparkSession], Delivery | Sequence[Delivery]]
 def run_file(
     file: Path,
     *,
-    master: str | None,
-    checkpoint: str | None,
-    trigger: str | None,
-    prometheus: int | None,
-    json_lines: Path | None,
     console: Console,
+    master: str | None = None,
+    conf: Sequence[str] = (),
+    modules: Sequence[str] = (),
+    checkpoint: str | None = None,
+    live: str | None = None,
+    workers: int | None = None,
+    trigger: str | None = None,
+    prometheus: int | None = None,
+    prometheus_host: str = LOOPBACK,
+    json_lines: Path | None = None,
+    log_level: str = "info",
 ) -> None:
     """Run a job file; returns when the query has ended or was stopped, and raises what made it fail."""
+    settings, sent = settings_of(conf), py_files(modules)
+    sys.path[:0] = [import_path(path) for path in sent]
     build = load_job(file)
     with ExitStack() as stack:
+        stack.enter_context(logged(console, log_level))
         view = LiveView(console)
         listeners: list[Listener] = [view]
         if json_lines is not None:
             listeners.append(stack.enter_context(JsonLines(json_lines)))
         if prometheus is not None:
-            server = stack.enter_context(Prometheus(prometheus))
+            server = stack.enter_context(Prometheus(prometheus, host=prometheus_host))
             listeners.append(server)
-            view.say(f"metrics at {server.url}")
+            view.say(f"metrics at {server.url}, health at {server.health_url}")
         if checkpoint is None:
             checkpoint = stack.enter_context(tempfile.TemporaryDirectory(prefix="anabranch-run-"))
             view.say("no --checkpoint: a restart will begin from the beginning")
-        deliveries = deliveries_of(file, build, session(master, app_name=f"anabranch run {file.name}"))
-        with view.shown():
-            query = start(*deliveries, checkpoint=checkpoint, trigger=trigger, listeners=listeners)
-            _wait(query, view)
+        spark = session(master, config=settings, app_name=f"anabranch run {file.name}")
+        if not is_local(master):
+            archive = archive_of_neighbours(file, Path(stack.enter_context(tempfile.TemporaryDirectory())))
+            sent += [] if archive is None else [archive]
+        # Before anything is built: a function takes along the list of files as it is when it is made.
+        spark.addArtifacts(*map(str, sent), pyfile=True)
+        deliveries = deliveries_of(file, build, spark)
+        with asked_to_stop() as asked, view.shown():
+            query = start(
+                *deliveries, checkpoint=checkpoint, live=live, workers=workers, trigger=trigger, listeners=listeners
+            )
+            _wait(query, view, asked)
         console.print(f"{view.totals.describe()}", highlight=False)
+
+
+def settings_of(conf: Sequence[str]) -> Mapping[str, str]:
+    """The Spark settings of `--conf key=value`."""
+    for each in conf:
+        if not each.partition("=")[0].strip() or "=" not in each:
+            raise JobError(
+                f"--conf {each}: a setting needs a name and a value", hint="write --conf spark.sql.shuffle.partitions=8"
+            )
+    return {name.strip(): value.strip() for name, _, value in (each.partition("=") for each in conf)}
+
+
+@contextmanager
+def logged(console: Console, level: str) -> Iterator[None]:
+    """While it lasts the log is shown: above the table in a terminal, else on stderr, with times in UTC."""
+    handler: logging.Handler
+    if console.is_terminal:
+        handler = RichHandler(console=console, show_path=False, log_time_format="%H:%M:%S")
+    else:
+        handler = logging.StreamHandler()
+        formatter = logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%SZ")
+        formatter.converter = time.gmtime
+        handler.setFormatter(formatter)
+    logger = logging.getLogger("anabranch")
+    before = logger.level
+    logger.setLevel(level.upper())
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
 
 
 def load_job(file: Path) -> Build:
@@ -125,49 +177,20 @@ def _failed(file: Path, what: str, error: Exception) -> JobError:
     where = f" at line {lines[-1]}" if lines else ""
     return JobError(
         f"{what} of {file} failed{where}: {type(error).__name__}: {error}",
-        hint="mend it and run again; the checkpoint is as it was",
+        hint="fix it and run again; the checkpoint is as it was",
     )
 
 
-def _wait(query: EpochQuery, view: LiveView) -> None:
+def _wait(query: EpochQuery, view: LiveView, asked: Callable[[], bool]) -> None:
     """Until the query ends, or Ctrl-C (or SIGTERM) asks for it; then after the epoch that runs."""
-    with asked_to_stop() as asked:
-        try:
-            while not query.awaitTermination(_LOOK):
-                if asked():
-                    view.say("stopping after the epoch that runs; Ctrl-C again stops at once")
-                    query.stop()
-                    return
-        except StreamingQueryException as error:
-            raise JobError(
-                f"the query failed: {cause_of(error)}",
-                hint="mend the cause and run again with the same --checkpoint: no result is lost or comes twice",
-            ) from error
-
-
-@contextmanager
-def asked_to_stop() -> Iterator[Callable[[], bool]]:
-    """Whether SIGINT or SIGTERM came. PySpark's own handler would cancel the epoch that runs; a second signal does."""
-    asked = False
-    before: dict[signal.Signals, Any] = {}
-
-    def note(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        asked = True
-        for each, handler in before.items():
-            signal.signal(each, handler)
-
-    for each in (signal.SIGINT, signal.SIGTERM):
-        before[each] = signal.signal(each, note)
     try:
-        yield lambda: asked
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
-
-
-def cause_of(error: StreamingQueryException) -> str:
-    """The line that says most: Spark's text is a page of stack traces."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if "Error: " in line or "Exception: " in line]
-    return (told or lines or ["Spark does not say why"])[-1]
+        while not query.awaitTermination(_LOOK):
+            if asked():
+                view.say("stopping after the epoch that runs; Ctrl-C again stops at once")
+                query.stop()
+                return
+    except StreamingQueryException as error:
+        raise JobError(
+            f"the query failed: {cause_of(error)}",
+            hint="fix the cause and run again with the same --checkpoint: no result is lost or comes twice",
+        ) from error

@@ -274,7 +274,7 @@ def start(
     places = {"checkpoint": folder / name / "checkpoint", "live": folder / name / "live"}
     usual = {**places, "trigger": "available-now", "snapshot_every": SNAPSHOT_EVERY, "workers": 2}
     query = ab.start(*found, **{**usual, **settings})
-    Wandering.live = Path(query._runner.settings.live)
+    Wandering.live = query._runner.settings.live.path
     return query
 
 

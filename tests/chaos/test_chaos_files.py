@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 
 import anabranch as ab
 from anabranch.errors import AnabranchError, CheckpointError, StateError
-from anabranch.runtime.files import FORMAT
+from anabranch.runtime.files import FORMAT, OLDEST
 from tests.chaos.harness import differences
 from tests.chaos.jobs import record, start
 from tests.conftest import ROOT
@@ -131,8 +131,17 @@ def flipped(path: Path) -> None:
 
 def newer(path: Path) -> None:
     """As a later release would write it."""
+    of_format(FORMAT + 1, path)
+
+
+def too_old(path: Path) -> None:
+    """As a release wrote it whose files nobody reads any more."""
+    of_format(OLDEST - 1, path)
+
+
+def of_format(version: int, path: Path) -> None:
     content = path.read_bytes()
-    prefix = content[:8] + struct.pack("<I", FORMAT + 1) + content[12:20]
+    prefix = content[:8] + struct.pack("<I", version) + content[12:20]
     path.write_bytes(prefix + struct.pack("<I", zlib.crc32(prefix)) + content[24:])
 
 
@@ -147,6 +156,7 @@ def lost(path: Path) -> None:
         (f"{STATE}/blocks/*", lost, StateError, "is missing: without it the state of the query cannot be rebuilt"),
         (f"{STATE}/snapshots/*/*", flipped, StateError, "does not fit its checksum"),
         (f"{STATE}/snapshots/*/*", newer, CheckpointError, f"has format {FORMAT + 1}"),
+        (f"{LEDGER}/*.done", too_old, CheckpointError, f"the oldest that this release reads is {OLDEST}"),
         (f"{LEDGER}/*.plan", lost, StateError, "the ledger has lost epoch"),
         (f"{LEDGER}/*.done", torn, StateError, "is torn or damaged"),
         (f"{JOB}/checkpoint/query.json", newer, CheckpointError, f"has format {FORMAT + 1}"),
@@ -206,7 +216,7 @@ def test_a_checkpoint_that_is_gone_while_results_are_there(query: Query, resumes
     folder, away = query.folder / JOB / "checkpoint", query.folder / "away"
     folder.rename(away)
     # A new query would begin with epoch 0, and the sink has one already.
-    assert "was written by another query" in query.fails(CheckpointError)
+    assert "has those of another query" in query.fails(CheckpointError)
     shutil.rmtree(folder)
     away.rename(folder)
     resumes()
@@ -268,10 +278,9 @@ def fill(folder: Path) -> Path:
     return ballast
 
 
-@pytest.mark.parametrize("place", ["state", "live", "output"])
+@pytest.mark.parametrize("place", ["state", "live", "output", "spark"])
 def test_a_full_disk(place: str, query: Query, resumes: Callable[..., None], small_disk: Path) -> None:
-    real = {"state": f"{JOB}/checkpoint/state", "live": f"{JOB}/live", "output": f"{JOB}/output"}[place]
-    there = query.folder / real
+    there = query.folder / JOB / {"state": "checkpoint/state", "spark": "checkpoint/spark"}.get(place, place)
     if there.exists():
         shutil.copytree(there, small_disk / place)
         shutil.rmtree(there)

@@ -84,8 +84,8 @@ def _batch(source: DataFrame) -> Answers:
         "bad rows": sorted_rows(rows.bad_rows()),
         "join": sorted_rows(rows.join(rows, on="key", within=("2 s", "1 s"), how="full", where="value < 9").to_df()),
         "join of three": sorted_rows(rows.join(rows, rows, on="key", within=("1 s", "0 s", "1 s")).to_df()),
-        "join with a function": sorted_rows(rows.join(rows, on="key", within=(0, 0), where=_even).window(size="4 s")
-                                            .agg(n=ab.count()).to_df()),
+        "join with a function": sorted_rows(rows.join(rows, on="key", within=("0 s", "0 s"), where=_even)
+                                            .window(size="4 s").agg(n=ab.count()).to_df()),
     }  # fmt: skip
     for name, merge in (("with merge", _joined), ("without merge", None)):
         words = ab.user_aggregate("value", init=list, incr=_longer, merge=merge, final=_word, returns="string")
@@ -106,7 +106,9 @@ def _planner(source: DataFrame) -> Answers:
         "explain names the kernel": "MapInArrow" in query.explain().split("Spark plan")[1],
         "sample": [sampled.statistics.rows_per_pane, sampled.statistics.source],
         "explain after a sample": sampled.explain().split("Spark plan")[0],
-        "explain a join": query.stream.join(query.stream, on="key", within=(1, 1)).explain().split("Spark plan")[0],
+        "explain a join": query.stream.join(query.stream, on="key", within=("1 us", "1 us"))
+        .explain()
+        .split("Spark plan")[0],
     }
 
 
@@ -117,8 +119,8 @@ def _errors(source: DataFrame, streaming: DataFrame) -> Answers:
         "unknown column": lambda: rows.window(size="7 s").agg(total=ab.sum("valeu")),
         "unknown key": lambda: rows.window(size="7 s").by("kee"),
         "filter on an unknown column": lambda: rows.filter("valeu > 1"),
-        "join where a column is unknown": lambda: rows.join(rows, on="key", within=(1, 1), where="valeu > 1"),
-        "join of a stream and a table": lambda: rows.join(stream, on="key", within=(1, 1)),
+        "join where a column is unknown": lambda: rows.join(rows, on="key", within=("1 us", "1 us"), where="valeu > 1"),
+        "join of a stream and a table": lambda: rows.join(stream, on="key", within=("1 us", "1 us")),
         "no watermark": lambda: ab.stream(streaming, time="at"),
         "replaced time of a stream": lambda: stream.select((F.col("at") + F.expr("interval 1 hour")).alias("at")),
         "count windows on a stream": lambda: stream.window(rows=5).agg(n=ab.count()).to_df(),
@@ -177,9 +179,18 @@ def _word(state: list[Any]) -> str:
     return " ".join(map(str, state))
 
 
+def refused_start(spark: SparkSession, folder: Path, output: Path) -> Answers:
+    """What `start()` says on a session of Spark Connect, and the folders that it leaves."""
+    counted = ab.stream(Feed(folder).stream(spark), time="at", watermark="1 s").window(size="2 s").agg(n=ab.count())
+    made = output / "start"
+    message = _message(lambda: counted.start(ab.FileSink(made / "results"), checkpoint=made / "checkpoint"))
+    return {"message": message, "left": made.exists()}
+
+
 def main(url: str, folder: str, output: str) -> None:
     spark = SparkSession.builder.remote(url).getOrCreate()
     found = {"session": type(spark).__module__, **answers(spark, Path(folder), Path(output))}
+    found["start"] = refused_start(spark, Path(folder), Path(output))
     spark.stop()
     print(json.dumps(found))
 

@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
+import anabranch as ab
+from anabranch.windows import Window, describe
 from tests.oracles.epochs import Row
 
 EPOCH = datetime(1970, 1, 1)
@@ -64,6 +66,17 @@ def write(file: Path, rows: Sequence[Row], time: str, key: str, number: int) -> 
     pq.write_table(pa.table(arrays, names=["at", "key", "value"]), draft)
     os.utime(draft, (1_000_000_000 + number,) * 2)
     draft.rename(file)
+
+
+def in_micros(source: DataFrame, *, time: str, watermark: str | None = None) -> ab.Stream:
+    """A stream of this DataFrame; a time that is a bigint counts microseconds."""
+    unit: Any = "us" if source.schema[time].dataType.typeName() == "long" else None
+    return ab.stream(source, time=time, watermark=watermark, time_unit=unit)
+
+
+def in_words(window: Window) -> dict[str, str]:
+    """The arguments of `Stream.window` for a window in microseconds."""
+    return {"size": describe(window.size), "slide": describe(window.slide), "origin": describe(window.origin)}
 
 
 @dataclass

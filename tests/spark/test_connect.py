@@ -114,6 +114,12 @@ def test_strategies_agree_over_connect(both: tuple[Answers, Answers]) -> None:
     assert batch["observation"] == {"rows": 23, "null_time": 1}
 
 
+def test_start_is_refused_early_and_leaves_no_folders(both: tuple[Answers, Answers]) -> None:
+    refused = both[0]["start"]
+    assert refused["message"].startswith("StreamingError: start() on a Spark Connect session")
+    assert not refused["left"]
+
+
 def environment_of_tests() -> dict[str, str]:
     """The environment of a process that finds the tests, and this Anabranch, as this process does."""
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]

@@ -31,7 +31,7 @@ from anabranch.runtime.recipes import Recipe, recipe_of
 from anabranch.runtime.settings import Settings
 from anabranch.windows import Panes, Window
 from tests.conftest import ROOT
-from tests.spark.streams import Feed
+from tests.spark.streams import Feed, in_micros
 from tests.spark.test_start import AGGREGATES, S, random_epochs, run, sorted_rows
 
 DELAY = 15
@@ -39,7 +39,7 @@ SLOW = pytest.mark.slow
 
 
 def stream_of(source: DataFrame) -> ab.Stream:
-    return ab.stream(source, time="at", watermark=f"{DELAY} seconds" if source.isStreaming else None)
+    return in_micros(source, time="at", watermark=f"{DELAY} seconds" if source.isStreaming else None)
 
 
 def several(stream: ab.Stream) -> Windowed:
@@ -98,10 +98,10 @@ def test_a_restart_finds_the_same_positions(spark: SparkSession, tmp_path: Path,
             sink,
             checkpoint=tmp_path / "checkpoint",
             live=tmp_path / live,
-            trigger="available-now",
             snapshot_every=2,
         )
-        handle.awaitTermination()
+        handle.processAllAvailable()
+        handle.stop()
         assert (handle.recentProgress[0].restored > 0) == (live == "two")
         rows += sink.rows()
     batch = CASES[way](stream_of(passed(feed.batch(spark)))).agg(n=ab.count(), all=ab.collect("value"))
@@ -115,7 +115,7 @@ def test_rows_that_cannot_be_counted_are_kept_with_the_reason(spark: SparkSessio
         [(100 * S, "a", 3), (10 * S, "a", 0)],
         [(95 * S, "a", 4), (20 * S, "late", 5), (100 * S, "a", 2), (200 * S, "a", 6)],
     )
-    stream = ab.stream(feed.stream(spark), time="at", watermark="10 seconds")
+    stream = in_micros(feed.stream(spark), time="at", watermark="10 seconds")
     query = stream.window(rows=2).by("key").agg(all=ab.collect("value"))
     sink = ab.MemorySink()
     handle = query.start(sink, checkpoint=tmp_path / "checkpoint", live=tmp_path / "live", trigger="available-now")
@@ -150,7 +150,7 @@ def test_other_types_and_odd_names(spark: SparkSession, tmp_path: Path) -> None:
             F.array("value").alias("a list`"),
             F.date_add(F.lit("2020-01-01").cast("date"), F.coalesce(value, F.lit(0)).cast("int")).alias("day"),
         )
-        stream = ab.stream(odd, time="at", watermark=f"{DELAY} seconds" if source.isStreaming else None)
+        stream = in_micros(odd, time="at", watermark=f"{DELAY} seconds" if source.isStreaming else None)
         windowed = stream.window(rows=5, slide_rows=2).by("key", "even")
         return windowed.agg(n=ab.count("x.y"), all=ab.collect("d"), first=ab.min("day"))
 
@@ -166,7 +166,7 @@ def test_over_blocks_with_an_aggregate_that_has_a_state(spark: SparkSession, tmp
     table = pa.table({"v": [(7 * t) % 50 for t in range(1_000)], "t": range(1_000)})
     write_blocks(tmp_path / "a.arrow", table.to_batches(max_chunksize=90))
     source = ab.replay(spark, tmp_path / "a.arrow", time="t", rows_per_epoch=300, blocks=True)
-    stream = ab.block_stream(source, time="t", watermark="5 us", schema=table.schema)
+    stream = ab.block_stream(source, time="t", time_unit="us", watermark="5 us", schema=table.schema)
     summed = ab.user_aggregate(
         "v", init=int, incr=int.__add__, merge=int.__add__, final=int, returns="bigint", state="bigint"
     )

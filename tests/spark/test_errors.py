@@ -21,6 +21,7 @@ from anabranch.errors import (
     InvalidWindowError,
     StrategyError,
 )
+from tests.spark.streams import in_micros
 
 SCHEMA = "at timestamp, n bigint, speed double, cell string, day date, tags array<string>, extra map<string, int>"
 
@@ -40,6 +41,10 @@ def windowed(cars: DataFrame) -> ab.Windowed:
 
 def counted(cars: DataFrame) -> ab.Aggregation:
     return windowed(cars).by("cell").agg(cars=ab.count())
+
+
+def streaming(cars: DataFrame) -> DataFrame:
+    return cars.sparkSession.readStream.format("rate").load().withColumnRenamed("timestamp", "at")
 
 
 def no_merge() -> ab.Aggregate:
@@ -68,11 +73,12 @@ WINDOWS: dict[str, tuple[Make, str, str]] = {
     ),
     "zero size": (lambda df: stream(df).window(size="0 s"), "size 0 s is not positive", "above zero"),
     "negative size": (lambda df: stream(df).window(size="-1 min"), "-1 min is not positive", "above zero"),
-    "zero slide": (lambda df: stream(df).window(size="1 s", slide=0), "slide 0 s", "above zero"),
+    "zero slide": (lambda df: stream(df).window(size="1 s", slide="0 us"), "slide 0 s", "above zero"),
     "negative slide": (lambda df: stream(df).window(size="1 s", slide="-1 s"), "slide -1 s", "above zero"),
     "no duration": (lambda df: stream(df).window(size="soon"), "'soon' is not a duration", "30 minutes"),
     "months": (lambda df: stream(df).window(size="1 month"), "unknown unit 'month'", "30 minutes"),
-    "a float": (lambda df: stream(df).window(size=1.5), "1.5 is not a duration", "whole microseconds"),
+    "a float": (lambda df: stream(df).window(size=1.5), "1.5 has no unit", '"1.5 seconds"'),
+    "an int": (lambda df: stream(df).window(size=60), "60 has no unit", '"60 seconds"'),
     "no size": (lambda df: stream(df).window(), "needs one size", "rows=100"),
     "two sizes": (lambda df: stream(df).window(size="1 s", rows=5), "needs one size", "rows=100"),
     "rows with a time slide": (
@@ -136,13 +142,15 @@ def test_a_time_column_that_becomes_one_of_the_wrong_type(cars: DataFrame) -> No
     refused(lambda df: stream(df).with_columns(text), cars, ColumnTypeError, "type string", "to_timestamp")
     shown = F.lit("now").alias("at")
     refused(lambda df: stream(df).select("n", shown), cars, ColumnTypeError, "type string", "to_timestamp")
-    # One of another right type is right.
-    assert ab.stream(cars, time="at").with_columns({"at": F.col("n")}).window(size=5).agg(n=ab.count()).to_df()
+    # Of a bigint nothing says what it counts; one of another right type is right.
+    count = {"at": F.col("n")}
+    refused(lambda df: stream(df).with_columns(count), cars, ColumnTypeError, "does not say what it", 'time_unit="s"')
+    whole = {"at": F.col("n").cast("int")}
+    assert stream(cars).with_columns(whole).window(size="5 s").agg(n=ab.count()).to_df()
 
 
 UNKNOWN: dict[str, tuple[Make, str, str]] = {
     "time": (lambda df: ab.stream(df, time="att"), "no column 'att'", "did you mean 'at'?"),
-    "time, other case": (lambda df: ab.stream(df, time="AT"), "no column 'AT'", "did you mean 'at'?"),
     "key": (lambda df: windowed(df).by("cel"), "no column 'cel'", "did you mean 'cell'?"),
     "nothing like it": (lambda df: windowed(df).by("xyz"), "no column 'xyz'", "the columns are at, n, speed, cell"),
     "key as a Column": (lambda df: windowed(df).by(F.col("cel")), "`cel` cannot be resolved", "cell"),
@@ -210,6 +218,32 @@ ARGUMENTS: dict[str, tuple[Make, str, str]] = {
     ),
     "a key called window": (lambda df: counted(df).as_stream().window(size="1 h").by("window"), "'window'", "rename"),
     "no aggregate": (lambda df: windowed(df).agg(), "without an aggregate", "ab.count()"),
+    "window, sizes by position": (
+        lambda df: stream(df).window("1 h", "10 min"), "window() cannot be called like this: too many", 'size="1 h"'
+    ),
+    "window, a misspelt word": (
+        lambda df: stream(df).window(size="1 h", slid="10 min"), "did you mean 'slide'?", 'slide="10 min"'
+    ),
+    "stream, time by position": (lambda df: ab.stream(df, "at"), "too many positional", 'time="at"'),
+    "stream without a time": (lambda df: ab.stream(df), "missing a required argument: 'time'", 'time="at"'),
+    "an aggregate without a name": (lambda df: windowed(df).agg(ab.count()), "too many positional", "trips=ab.count()"),
+    "start with nothing": (lambda df: counted(df).start(), "missing a required argument", 'checkpoint="checkpoint/"'),
+    "start without a checkpoint": (
+        lambda df: counted(df).start(ab.MemorySink()), "missing a required argument: 'checkpoint'", "checkpoint="
+    ),
+    "start with a checkpoint of None": (
+        lambda df: ab.start(ab.stream(streaming(df), time="at", watermark="0 s").window(size="1 s")
+            .agg(n=ab.count()).to(ab.MemorySink()), checkpoint=None),
+        "checkpoint=None of start() is not of the type str | Path", 'checkpoint="checkpoint/"',
+    ),
+    "join without a key": (
+        lambda df: stream(df).join(stream(df), within=("1 s", "1 s")), "missing a required argument: 'on'", "on="
+    ),
+    "join without a window": (lambda df: stream(df).join(stream(df), on="cell"), "'within'", "within=("),
+    "keys as a list": (lambda df: windowed(df).by(["cell", "n"]), "is not a column", "one by one"),
+    "a union with a DataFrame": (lambda df: stream(df).union(df), "is not of the type Stream", ".union(other)"),
+    "a filter by a number": (lambda df: stream(df).filter(5), "condition=5 of filter()", "speed > 3"),
+    "columns that are none": (lambda df: stream(df).with_columns("v"), "columns='v' of with_columns()", "F.col("),
     "an aggregate of Spark": (
         lambda df: windowed(df).agg(v=F.avg("speed")), "is not an aggregate of Anabranch", 'ab.avg("fare")'
     ),
@@ -246,7 +280,7 @@ ARGUMENTS: dict[str, tuple[Make, str, str]] = {
     "a filter that is no condition": (lambda df: stream(df).filter("speed +"), "the filter cannot", "speed"),
     "a union of seconds and microseconds": (
         lambda df: ab.stream(df.select(F.lit(1).alias("t")), time="t").union(
-            ab.stream(df.select(F.lit(1).cast("bigint").alias("t")), time="t")
+            ab.stream(df.select(F.lit(1).cast("bigint").alias("t")), time="t", time_unit="us")
         ),
         "'t' is int in one and bigint in the other",
         "cast",
@@ -284,7 +318,7 @@ def test_the_same_column_as_a_string_and_as_a_column_are_one_key(cars: DataFrame
 
 def test_an_overflow_on_a_worker_is_told_with_its_hint(spark: SparkSession) -> None:
     rows = spark.createDataFrame([(t, 2**62) for t in range(3)], "t bigint, v bigint")
-    query = ab.stream(rows, time="t").window(size=2, slide=1).agg(v=ab.sum("v")).using("pane")
+    query = ab.stream(rows, time="t", time_unit="us").window(size="2 us", slide="1 us").agg(v=ab.sum("v")).using("pane")
     with pytest.raises(Exception, match=r"(?s)does not fit a 64-bit integer.*cast the column to double or decimal"):
         query.to_df().collect()
 
@@ -294,12 +328,14 @@ def test_an_overflow_on_a_worker_is_told_with_its_hint(spark: SparkSession) -> N
 ROWS = [(1, "a"), (None, "a"), (3, "b"), (None, None), (2, "a"), (None, "c")]
 
 QUERIES: dict[str, Callable[[ab.Stream], ab.Aggregation]] = {
-    "window": lambda s: s.window(size=4, slide=2).by("k").agg(n=ab.count()).using("window"),
-    "batch": lambda s: s.window(size=4, slide=2).by("k").agg(n=ab.count()).using("batch", batch=2),
-    "pane": lambda s: s.window(size=4, slide=2).by("k").agg(n=ab.count()).using("pane"),
-    "pane without a key": lambda s: s.window(size=4, slide=2).agg(n=ab.count()).using("pane"),
-    "several windows, one by one": lambda s: s.windows((4, 2), (6, 3)).agg(n=ab.count()).using("window"),
-    "several windows": lambda s: s.windows((4, 2), (6, 3)).agg(n=ab.count()).using("pane"),
+    "window": lambda s: s.window(size="4 us", slide="2 us").by("k").agg(n=ab.count()).using("window"),
+    "batch": lambda s: s.window(size="4 us", slide="2 us").by("k").agg(n=ab.count()).using("batch", batch=2),
+    "pane": lambda s: s.window(size="4 us", slide="2 us").by("k").agg(n=ab.count()).using("pane"),
+    "pane without a key": lambda s: s.window(size="4 us", slide="2 us").agg(n=ab.count()).using("pane"),
+    "several windows, one by one": lambda s: (
+        s.windows(("4 us", "2 us"), ("6 us", "3 us")).agg(n=ab.count()).using("window")
+    ),
+    "several windows": lambda s: s.windows(("4 us", "2 us"), ("6 us", "3 us")).agg(n=ab.count()).using("pane"),
     "count windows": lambda s: s.window(rows=2, slide_rows=1).agg(n=ab.count()).using("pane"),
     "count windows per key": lambda s: s.window(rows=2).by("k").agg(n=ab.count()),
     "count windows over all keys": lambda s: s.window(rows=2, per_key=False).by("k").agg(n=ab.count()),
@@ -309,7 +345,7 @@ QUERIES: dict[str, Callable[[ab.Stream], ab.Aggregation]] = {
 @pytest.mark.parametrize("case", QUERIES)
 def test_rows_without_a_time_are_counted(spark: SparkSession, case: str) -> None:
     source = spark.createDataFrame(ROWS, "t bigint, k string").repartition(3)
-    query = QUERIES[case](ab.stream(source, time="t"))
+    query = QUERIES[case](in_micros(source, time="t"))
     observation = Observation()
     result = query.to_df(observation=observation)
     assert "c" not in {row["k"] for row in result.collect() if "k" in row}
@@ -320,7 +356,7 @@ def test_rows_without_a_time_are_counted(spark: SparkSession, case: str) -> None
 def test_rows_without_a_time_are_kept_with_the_reason(spark: SparkSession, kind: str) -> None:
     rows = spark.createDataFrame(ROWS, "t bigint, k string")
     source = rows.select(F.timestamp_micros("t").cast(kind).alias("t") if kind != "bigint" else F.col("t"), "k")
-    bad = ab.stream(source, time="t").bad_rows()
+    bad = in_micros(source, time="t").bad_rows()
     assert bad.columns == ["t", "k", "reason"]
     kept = sorted(bad.collect(), key=lambda row: str(row.k))
     assert [(row.t, row.k, row.reason) for row in kept] == [
@@ -333,7 +369,7 @@ def test_rows_without_a_time_are_kept_with_the_reason(spark: SparkSession, kind:
 def test_nothing_is_lost(spark: SparkSession) -> None:
     """Rows in the windows and bad rows together are the input."""
     source = spark.createDataFrame(ROWS, "t bigint, k string")
-    stream = ab.stream(source, time="t")
-    tumbling = stream.window(size=2).agg(n=ab.count()).to_df()
+    stream = in_micros(source, time="t")
+    tumbling = stream.window(size="2 us").agg(n=ab.count()).to_df()
     assert sum(row.n for row in tumbling.collect()) + stream.bad_rows().count() == len(ROWS)
-    assert ab.stream(source.na.fill({"t": 0}), time="t").bad_rows().collect() == []
+    assert in_micros(source.na.fill({"t": 0}), time="t").bad_rows().collect() == []

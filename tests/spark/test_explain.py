@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import anabranch as ab
+from tests.spark.streams import in_micros
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +22,7 @@ def trips(spark: SparkSession) -> DataFrame:
 
 
 def query(trips: DataFrame, size: str, slide: str | None = None) -> ab.Aggregation:
-    windowed = ab.stream(trips, time="at").window(size=size, slide=slide).by("cell")
+    windowed = in_micros(trips, time="at").window(size=size, slide=slide).by("cell")
     return windowed.agg(trips=ab.count(), fare=ab.avg("fare"))
 
 
@@ -97,7 +98,7 @@ def test_a_strategy_that_was_asked_for(trips: DataFrame) -> None:
 
 def test_what_cannot_run_says_why(trips: DataFrame) -> None:
     middle = ab.user_aggregate("fare", init=list, incr=lambda s, v: [*s, v], final=len, returns="bigint", name="middle")
-    windowed = ab.stream(trips, time="at").window(size="1 min", slide="1 s")
+    windowed = in_micros(trips, time="at").window(size="1 min", slide="1 s")
     text = windowed.agg(m=middle, n=ab.count()).explain()
     assert "m = middle(fare) (whole windows only)" in line(text, "aggregates")
     assert prices(text)["pane"] == ("-", "m has no merge, so panes cannot become windows")
@@ -106,16 +107,16 @@ def test_what_cannot_run_says_why(trips: DataFrame) -> None:
 
 
 def test_without_a_key(trips: DataFrame) -> None:
-    windowed = ab.stream(trips, time="at").window(size="1 min", slide="1 s").agg(n=ab.max("fare"))
+    windowed = in_micros(trips, time="at").window(size="1 min", slide="1 s").agg(n=ab.max("fare"))
     assert line(windowed.explain(), "keys") == "none: batches of panes go round a ring"
     assert line(windowed.explain(), "aggregates") == "n = max(fare) (mergeable)"
     assert line(windowed.using("window").explain(), "keys") == "none"
-    tumbling = ab.stream(trips, time="at").window(size="1 min").agg(n=ab.count())
+    tumbling = in_micros(trips, time="at").window(size="1 min").agg(n=ab.count())
     assert line(tumbling.using("pane").explain(), "keys") == "none"  # a pane is a window: one group-by
 
 
 def test_several_windows_and_count_windows(trips: DataFrame) -> None:
-    stream = ab.stream(trips, time="at")
+    stream = in_micros(trips, time="at")
     text = stream.windows(("1 min", "10 s"), ("90 s", "15 s")).agg(n=ab.count()).explain()
     assert line(text, "windows") == "1 min / 10 s, 1 min 30 s / 15 s"
     assert line(text, "panes") == "of 5 s; 12, 18 to a window"
@@ -161,7 +162,7 @@ def test_a_sample_of_nothing(spark: SparkSession) -> None:
 
 
 def test_count_windows_need_no_sample(trips: DataFrame) -> None:
-    counted = ab.stream(trips, time="at").window(rows=100, slide_rows=15).by("cell").agg(n=ab.count()).sample()
+    counted = in_micros(trips, time="at").window(rows=100, slide_rows=15).by("cell").agg(n=ab.count()).sample()
     assert line(counted.explain(), "density") == "5.0 rows per key and pane (panes of a fixed number of rows)"
 
 

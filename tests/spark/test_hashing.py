@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import TimestampNTZType
 
 from anabranch.split.hashing import hash_keys, key_hash
 
@@ -114,7 +115,12 @@ COMBINATIONS = [
 
 def spark_hashes(spark: SparkSession, table: pa.Table, forms: dict[str, Column], *, parts: int) -> pa.Table:
     """In partitions, Spark compiles the hash; of local rows its optimizer computes it, with other code."""
-    frame = spark.createDataFrame(table)
+    # Spark would take times without a zone for the session's local time, and move them.
+    schema = spark.createDataFrame(table.slice(0, 0)).schema
+    for field in schema:
+        if table.schema.field(field.name).type == pa.timestamp("us"):
+            field.dataType = TimestampNTZType()
+    frame = spark.createDataFrame(table, schema)
     frame = frame.repartition(parts) if parts else frame
     return frame.select("id", *(form.alias(name) for name, form in forms.items())).toArrow().sort_by("id")
 

@@ -28,9 +28,10 @@ from anabranch.errors import (
 )
 from anabranch.network.nodes import JoinNode
 from anabranch.network.parts import Output
+from anabranch.windows import describe
 from tests.oracles import joins
 from tests.oracles.epochs import Row
-from tests.spark.streams import Feed, plain, run
+from tests.spark.streams import Feed, in_micros, plain, run
 
 SECOND = 1_000_000
 HOWS = ("inner", "left", "right", "full")
@@ -65,7 +66,7 @@ def frame(spark: SparkSession, data: Iterable[Given], *, key: str = "string", ti
 
 
 def stream(spark: SparkSession, data: Iterable[Given], **types: str) -> ab.Stream:
-    return ab.stream(frame(spark, data, **types), time="at")
+    return in_micros(frame(spark, data, **types), time="at")
 
 
 def ids(result: DataFrame) -> Counter[tuple[Any, ...]]:
@@ -109,7 +110,7 @@ KEYS = ("a", "b", "c", None)
 def test_all_hows_give_what_nested_loops_give(spark: SparkSession, within: tuple[int, int], time: str) -> None:
     left, right = rows(1, 150, keys=KEYS), rows(2, 130, keys=KEYS, heavy=0.5)
     a, b = stream(spark, left, time=time), stream(spark, right, time=time)
-    windows = [window * UNITS[time] for window in within]
+    windows = [describe(window * UNITS[time]) for window in within]
     for how in HOWS:
         joined = a.join(b, on="key", within=windows, how=how)
         result = joined.to_df()
@@ -123,13 +124,13 @@ def test_a_row_is_joined_at_both_ends_of_the_windows(spark: SparkSession) -> Non
     #     . [----- a = 8 -----] .         W2 = 3, W1 = 2
     left = [("k", 8, 0)]
     right = [("k", t, t) for t in (4, 5, 8, 10, 11)]
-    result = stream(spark, left).join(stream(spark, right), on="key", within=(2, 3)).to_df()
+    result = stream(spark, left).join(stream(spark, right), on="key", within=("2 us", "3 us")).to_df()
     assert ids(result) == Counter([("k", 0, 5), ("k", 0, 8), ("k", 0, 10)])
 
 
 def test_equal_times_are_one_pair_each(spark: SparkSession) -> None:
     same = [("k", -5, i) for i in range(4)]
-    result = stream(spark, same).join(stream(spark, same), on="key", within=(0, 0)).to_df()
+    result = stream(spark, same).join(stream(spark, same), on="key", within=("0 us", "0 us")).to_df()
     assert ids(result) == Counter(("k", i, j) for i in range(4) for j in range(4))
 
 
@@ -137,7 +138,7 @@ def test_a_stream_with_itself(spark: SparkSession) -> None:
     data = rows(3, 60, keys=("a", "b"))
     one = stream(spark, data)
     for how in HOWS:
-        found = one.join(one, on="key", within=(4, 1), how=how).to_df()
+        found = one.join(one, on="key", within=("4 us", "1 us"), how=how).to_df()
         assert ids(found) == wanted((data, data), (4, 1), how)
 
 
@@ -145,9 +146,9 @@ def test_two_keys_of_different_integers(spark: SparkSession) -> None:
     left, right = rows(4, 90, keys=(1, 2, None)), rows(5, 90, keys=(1, 2, None))
 
     def two(data: Sequence[Given], key: str) -> ab.Stream:
-        return ab.stream(frame(spark, data, key=key).withColumn("odd", F.expr("id % 2 = 1")), time="at")
+        return in_micros(frame(spark, data, key=key).withColumn("odd", F.expr("id % 2 = 1")), time="at")
 
-    joined = two(left, "int").join(two(right, "bigint"), on=("odd", "key"), within=(6, 6), how="full")
+    joined = two(left, "int").join(two(right, "bigint"), on=("odd", "key"), within=("6 us", "6 us"), how="full")
     # Nulls in one of the keys are enough to have no partner.
     left_odd, right_odd = ({number: number % 2 for _, _, number in data} for data in (left, right))
     found = wanted((left, right), (6, 6), "full", lambda a, b: left_odd[a] == right_odd[b])
@@ -180,10 +181,10 @@ def test_where(spark: SparkSession) -> None:
     column = F.pmod(F.col("id") + F.col("id_right"), F.lit(2)) == 0
     text = "(id + id_right) % 2 = 0 and key is not null"
     for how, where in (("inner", text), ("left", column), ("right", text), ("full", column)):
-        found = a.join(b, on="key", within=(5, 5), how=how, where=where).to_df()
+        found = a.join(b, on="key", within=("5 us", "5 us"), how=how, where=where).to_df()
         assert ids(found) == wanted((left, right), (5, 5), how, even_sum), how
-    for never_null in (a, ab.stream(spark.range(100).selectExpr("'a' key", "id at", "id"), time="at")):
-        function = never_null.join(b, on="key", within=(5, 5), where=even).to_df()
+    for never_null in (a, in_micros(spark.range(100).selectExpr("'a' key", "id at", "id"), time="at")):
+        function = never_null.join(b, on="key", within=("5 us", "5 us"), where=even).to_df()
         given = left if never_null is a else [("a", i, i) for i in range(100)]
         assert ids(function) == wanted((given, right), (5, 5), "inner", even_sum)
 
@@ -192,15 +193,15 @@ def test_a_where_function_must_answer_for_every_row(spark: SparkSession) -> None
     a = stream(spark, [("k", 0, 0), ("k", 0, 1)])
     for where, said in ((lambda batch: [True], "gave 1 answers"), (lambda batch: batch["id"], "of type int64")):
         with pytest.raises(Exception, match=said) as raised:
-            a.join(a, on="key", within=(1, 1), where=where).to_df().collect()
+            a.join(a, on="key", within=("1 us", "1 us"), where=where).to_df().collect()
         assert OperatorError.__name__ in str(raised.value)
 
 
 def test_a_heavy_key_is_not_compared_with_itself(spark: SparkSession) -> None:
     # 40,000 rows of one key on either side: 1.6 * 10^9 pairs by key alone, 3 to a row in time.
     rows_of_one_key = spark.range(40_000).selectExpr("'k' key", "id * 10 at", "id")
-    one = ab.stream(rows_of_one_key, time="at")
-    joined = one.join(one, on="key", within=(10, 10))
+    one = in_micros(rows_of_one_key, time="at")
+    joined = one.join(one, on="key", within=("10 us", "10 us"))
     assert joined.to_df().count() == 3 * 40_000 - 2
     plan = joined.explain()
     assert "Join" in plan and "NestedLoop" not in plan and "CartesianProduct" not in plan
@@ -209,19 +210,20 @@ def test_a_heavy_key_is_not_compared_with_itself(spark: SparkSession) -> None:
 def test_results_are_a_stream_for_what_follows(spark: SparkSession) -> None:
     left = [("k", 0, 0), ("k", 10, 1), ("m", 3, 2)]
     right = [("k", 4, 0), ("k", 9, 1)]
-    joined = stream(spark, left).join(stream(spark, right), on="key", within=(4, 1), how="full")
+    joined = stream(spark, left).join(stream(spark, right), on="key", within=("4 us", "1 us"), how="full")
     times = {tuple(r) for r in joined.as_stream().to_df().select("id", "id_right", "join_time").collect()}
     assert times == {(0, 0, 4), (1, 1, 10), (2, None, 3)}
-    counted = joined.window(size=5).agg(n=ab.count()).to_df()
+    counted = joined.window(size="5 us").agg(n=ab.count()).to_df()
     assert {(r["window"]["start"], r["n"]) for r in counted.collect()} == {(0, 2), (10, 1)}
-    again = joined.filter("id = 0").join(stream(spark, [("k", 5, 7)]), on="key", within=(1, 0), suffix="_last")
+    again = joined.filter("id = 0").join(stream(spark, [("k", 5, 7)]), on="key", within=("1 us", "0 s"), suffix="_last")
     assert [row.asDict() for row in again.to_df().collect()] == [
         {"key": "k", "at": 0, "id": 0, "at_right": 4, "id_right": 0, "join_time": 4, "at_last": 5, "id_last": 7}
     ]
 
 
 def test_rows_without_a_time_are_kept_apart(spark: SparkSession) -> None:
-    joined = stream(spark, [("k", None, 0), ("k", 1, 1)]).join(stream(spark, [("k", 1, 5)]), on="key", within=(1, 1))
+    left, right = stream(spark, [("k", None, 0), ("k", 1, 1)]), stream(spark, [("k", 1, 5)])
+    joined = left.join(right, on="key", within=("1 us", "1 us"))
     assert ids(joined.to_df()) == Counter([("k", 1, 5)])
     assert [r["reason"] for r in joined.bad_rows(0).collect()] == ["null time in column at"]
     assert joined.bad_rows(1).count() == 0
@@ -260,8 +262,8 @@ def test_a_stream_gives_what_a_batch_gives(
     how: str, count: int, time: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     given = feeds(tmp_path, count, time)
-    streams = [ab.stream(feed.stream(spark), time="at", watermark="0 s") for feed in given]
-    tables = [ab.stream(feed.batch(spark), time="at") for feed in given]
+    streams = [in_micros(feed.stream(spark), time="at", watermark="0 s") for feed in given]
+    tables = [in_micros(feed.batch(spark), time="at") for feed in given]
     settings: dict[str, Any] = {
         "on": "key", "within": ("12 s", "7 s", "4 s")[:count], "how": how, "where": "value + value_right > 20"
     }  # fmt: skip
@@ -279,7 +281,7 @@ def test_a_stream_gives_what_a_batch_gives(
 
 
 def test_a_join_of_streams_as_a_node(spark: SparkSession, tmp_path: Path) -> None:
-    one, other = (ab.stream(feed.stream(spark), time="at", watermark="1 s") for feed in feeds(tmp_path, 2, "timestamp"))
+    one, other = (in_micros(feed.stream(spark), time="at", watermark="1 s") for feed in feeds(tmp_path, 2, "timestamp"))
     joined = one.join(other.union(other), on="key", within=("3 s", "2 s"), how="left", where=even, groups=7)
     node = joined.node
     assert isinstance(node, JoinNode) and joined.node is node
@@ -309,7 +311,7 @@ def test_a_join_of_streams_as_a_node(spark: SparkSession, tmp_path: Path) -> Non
 def test_trades_and_quotes(spark: SparkSession, shared_data: Path) -> None:
     minutes = "ts >= timestamp_ntz'2013-10-07 10:00:00' and ts < timestamp_ntz'2013-10-07 10:05:00'"
     files = {name: shared_data / "ticks-2013" / f"{name}.parquet" for name in ("trades", "quotes")}
-    trades, quotes = (ab.stream(spark.read.parquet(str(file)).where(minutes), time="ts") for file in files.values())
+    trades, quotes = (in_micros(spark.read.parquet(str(file)).where(minutes), time="ts") for file in files.values())
     start = pc.strptime("2013-10-07 10:00:00", "%Y-%m-%d %H:%M:%S", "us").as_py()
     columns = {}
     for name, file in files.items():
@@ -322,7 +324,7 @@ def test_trades_and_quotes(spark: SparkSession, shared_data: Path) -> None:
         bought, quoted = (np.sort(t[symbols == symbol]) for symbols, t in columns.values())
         first = np.searchsorted(quoted, bought - before, "left")
         pairs += int((np.searchsorted(quoted, bought + after, "right") - first).sum())
-    joined = trades.join(quotes, on="symbol", within=(after, before))
+    joined = trades.join(quotes, on="symbol", within=(describe(after), describe(before)))
     assert pairs > 10_000
     assert joined.to_df().count() == pairs
 
@@ -333,7 +335,7 @@ def test_trades_and_quotes(spark: SparkSession, shared_data: Path) -> None:
 @pytest.fixture(scope="module")
 def cars(spark: SparkSession) -> ab.Stream:
     schema = "cell string, at timestamp, speed int, lane map<int, int>, name string collate UTF8_LCASE"
-    return ab.stream(spark.createDataFrame([], schema), time="at")
+    return in_micros(spark.createDataFrame([], schema), time="at")
 
 
 Make = Callable[[ab.Stream], Any]
@@ -367,7 +369,7 @@ REFUSED: dict[str, tuple[Make, type[AnabranchError], str, str]] = {
     ),
     "unknown key": (lambda s: s.join(s, on="cel", within=W), ColumnNotFoundError, "no column 'cel'", "'cell'"),
     "the time as key": (
-        lambda s: s.join(s, on="at", within=W), InvalidArgumentError, "time 'at' cannot be a key", "within=(0, 0)"
+        lambda s: s.join(s, on="at", within=W), InvalidArgumentError, "time 'at' cannot be a key", 'within=("0 s"'
     ),
     "keys of different types": (
         lambda s: s.join(s.with_columns({"cell": F.lit(1)}), on="cell", within=W),
@@ -381,7 +383,7 @@ REFUSED: dict[str, tuple[Make, type[AnabranchError], str, str]] = {
         lambda s: s.join(s, on="cell", within=W, how="semi"), InvalidArgumentError, "how='semi'", '"left"'
     ),
     "three outer": (
-        lambda s: s.join(s, s, on="cell", within=(1, 1, 1), how="left"), InvalidArgumentError,
+        lambda s: s.join(s, s, on="cell", within=("1 us", "1 us", "1 us"), how="left"), InvalidArgumentError,
         "outer join of 3 streams", "as_stream()",
     ),
     "suffix taken": (
@@ -437,9 +439,9 @@ def test_refused(case: str, cars: ab.Stream) -> None:
 
 def test_a_stream_and_a_table(spark: SparkSession, tmp_path: Path) -> None:
     feed = feeds(tmp_path, 1, "timestamp")[0]
-    moving = ab.stream(feed.stream(spark), time="at", watermark="1 s")
+    moving = in_micros(feed.stream(spark), time="at", watermark="1 s")
     with pytest.raises(StreamingError, match="a stream and a bounded DataFrame"):
-        moving.join(ab.stream(feed.batch(spark), time="at"), on="key", within=W)
+        moving.join(in_micros(feed.batch(spark), time="at"), on="key", within=W)
 
 
 def _run_started(spark: SparkSession, blocks: list[str], names: dict[str, Any]) -> None:
@@ -447,7 +449,7 @@ def _run_started(spark: SparkSession, blocks: list[str], names: dict[str, Any]) 
     streams = []
     for name in ("trades", "quotes"):
         names[name].to_df().coalesce(1).write.parquet(str(Path.cwd() / name))
-        streams.append(ab.stream(ab.replay(spark, Path.cwd() / name, time="at"), time="at", watermark="0 s"))
+        streams.append(in_micros(ab.replay(spark, Path.cwd() / name, time="at"), time="at", watermark="0 s"))
     wanted = sorted(map(tuple, names["pairs"].to_df().collect()))
     pairs = streams[0].join(streams[1], on="symbol", within=("0 s", "100 ms"))
     for block in blocks:
@@ -459,9 +461,9 @@ def test_the_page_on_joins(
     spark: SparkSession, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    trades = ab.stream(spark.range(50).selectExpr("'x' symbol", "timestamp_millis(id * 200) at", "id price"), time="at")
-    quotes = ab.stream(spark.range(99).selectExpr("'x' symbol", "timestamp_millis(id * 90) at", "id bid"), time="at")
-    news = ab.stream(spark.range(2).selectExpr("'x' symbol", "timestamp_seconds(id) at", "'!' text"), time="at")
+    trades = in_micros(spark.range(50).selectExpr("'x' symbol", "timestamp_millis(id * 200) at", "id price"), time="at")
+    quotes = in_micros(spark.range(99).selectExpr("'x' symbol", "timestamp_millis(id * 90) at", "id bid"), time="at")
+    news = in_micros(spark.range(2).selectExpr("'x' symbol", "timestamp_seconds(id) at", "'!' text"), time="at")
     page = (Path(__file__).resolve().parents[2] / "docs" / "joins.md").read_text(encoding="utf-8")
     names: dict[str, Any] = {"ab": ab, "trades": trades, "quotes": quotes, "news": news}
     blocks = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)

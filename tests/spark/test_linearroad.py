@@ -22,6 +22,7 @@ from anabranch.linearroad.operator import Road
 from anabranch.linearroad.query import linear_road, recorded
 from anabranch.linearroad.rate import Course, Rater, rating
 from anabranch.linearroad.schema import ANSWERS, INPUT, Mode, answer_schema
+from anabranch.linearroad.watch import read_emitted, write_emitted
 
 QUIET = Console(quiet=True)
 
@@ -91,10 +92,14 @@ def test_the_command(trace: Trace, tmp_path: Path) -> None:
     assert "tuples in" in ran.output
     judged = run(app, ["linearroad", "validate", *given, "--json"])
     assert judged.exit_code == 0, judged.output
-    assert json.loads(judged.output.splitlines()[-1])["differences"] == 0
+    found = json.loads(judged.output.splitlines()[-1])
+    assert found["differences"] == 0
+    # As fast as it goes: nothing was due, so nothing can be said to be in time.
+    assert found["timed"] is False and found["by_kind"]["toll"]["late"] is None
+    assert "response times were not measured" in " ".join(judged.output.split())
     file = next(Path(output, "toll").glob("*.parquet"))
     table = pq.read_table(file)
-    pq.write_table(table.set_column(3, "LAV", pa.array([7] * len(table), pa.int32())), file)
+    pq.write_table(table.set_column(2, "LAV", pa.array([7] * len(table), pa.int32())), file)
     judged = run(app, ["linearroad", "validate", *given])
     assert judged.exit_code == 1
     assert "toll wrong" in judged.output
@@ -132,6 +137,29 @@ def test_inputs_that_are_none(spark: SparkSession, tmp_path: Path) -> None:
             )
 
 
+def test_a_run_in_real_time_can_be_late(spark: SparkSession, tmp_path: Path) -> None:
+    """The last ten seconds in real time, and an epoch in them that is held up: `validate` finds what was late."""
+    trace = write_trace(tmp_path / "trace", Traffic(1, 70, seed=5, peak_rate=60))
+    output = tmp_path / "output"
+    given = ["--input", str(trace.folder / "input"), "--history", str(trace.history_file), "--output", str(output)]
+    invoke = CliRunner().invoke
+    ran = invoke(app, ["linearroad", "run", *given, "--paced-from", "60"])
+    assert ran.exit_code == 0, ran.output
+    judged = invoke(app, ["linearroad", "validate", *given, "--json"])
+    found = json.loads(judged.output.splitlines()[-1])
+    assert found["timed"] and found["by_kind"]["toll"]["worst_response"] > 0, "an answer takes time"
+    moments = read_emitted(output)
+    assert moments and min(moments.values()) > 60
+    write_emitted(output, {epoch: second + 60 for epoch, second in moments.items()})  # as if all had been held up
+    judged = invoke(app, ["linearroad", "validate", *given, "--json"])
+    late = json.loads(judged.output.splitlines()[-1])["by_kind"]["toll"]["late"]
+    answered = spark.read.parquet(str(output / "toll")).where("Time >= 60").count()
+    assert judged.exit_code == 1 and late == answered > 0
+    assert "toll late" in judged.output
+    again = invoke(app, ["linearroad", "run", *given, "--paced-from", "60"])
+    assert isinstance(again.exception, InvalidArgumentError) and "answers of another run" in str(again.exception)
+
+
 @pytest.mark.slow
 def test_rating_in_small(spark: SparkSession, tmp_path: Path) -> None:
     """A trial of four expressways, the last minute in real time: it holds, and says what it must."""
@@ -158,7 +186,7 @@ def test_the_shared_forty_minutes(spark: SparkSession, shared_data: Path, tmp_pa
         input=folder / "input.parquet", history=folder / "history.parquet", segment_history=None,
         output=tmp_path / "output", mode=mode, console=QUIET,
     )  # fmt: skip
-    found = {kind: spark.read.parquet(str(tmp_path / "output" / kind)).drop("Emit") for kind in ANSWERS}
+    found = {kind: spark.read.parquet(str(tmp_path / "output" / kind)) for kind in ANSWERS}
     for kind, wanted in expected(spark, folder, mode).items():
         columns = wanted.columns
         assert found[kind].select(columns).exceptAll(wanted).count() == 0, kind

@@ -22,10 +22,11 @@ from pyspark.sql.types import StructType
 
 import anabranch as ab
 from anabranch.errors import AnabranchError, InvalidArgumentError
-from anabranch.split.partitioning import COUNTING_KEYS, POLICIES
-from anabranch.windows import Window
+from anabranch.split.partitioning import COUNTING_KEYS, POLICIES, WITH_CHOICES
+from anabranch.windows import Window, describe
 from tests.oracles import aggregates as oracle
 from tests.oracles.aggregates import Oracle, Result, Row, canonical, evaluate, same
+from tests.spark.streams import in_micros, in_words
 
 nan = math.nan
 Aggregates = Mapping[str, tuple[ab.Aggregate, Oracle]]
@@ -205,6 +206,11 @@ def named(policies: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]
     return {" ".join(map(str, policy.values())) or "auto": policy for policy in policies}
 
 
+def with_workers(policy: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Two workers, unless said otherwise; "auto" may leave keys to Spark, and then there are none to say it of."""
+    return policy if policy.get("partition", "auto") == "auto" else {"workers": 2, **policy}
+
+
 def check(
     source: DataFrame,
     rows: Sequence[Row],
@@ -217,11 +223,11 @@ def check(
     per_key: bool = True,
 ) -> Result:
     """All policies, in one Spark job, against the oracle."""
-    windowed = cut(ab.stream(source, time="t"))
+    windowed = cut(in_micros(source, time="t"))
     ours = {name: each for name, (each, _) in aggregates.items()}
     columns = [F.col(f"`{key}`") for key in keys]
     frames = {
-        label: windowed.by(*columns, **{"workers": 2, **policy}).agg(**ours).to_df()
+        label: windowed.by(*columns, **with_workers(policy)).agg(**ours).to_df()
         for label, policy in named(policies).items()
     }
     plain = [{**row, **{key: canonical(row[key]) for key in keys}} for row in rows]
@@ -233,7 +239,8 @@ def check(
 
 
 def sliding(size: int, slide: int, origin: int = 0) -> tuple[Cut, list[Window]]:
-    return lambda s: s.window(size=size, slide=slide, origin=origin), [Window(size, slide, origin)]
+    window = Window(size, slide, origin)
+    return lambda s: s.window(**in_words(window)), [window]
 
 
 def check_sliding(
@@ -308,8 +315,9 @@ def test_several_windows(quick: SparkSession) -> None:
     rows = rows_of(150, keys=6, span=80)
     source, pairs = frame_of(quick, rows, **TYPES), [(30, 10), (12, 12), (7, 3)]
     windows = [Window(size, slide, 5) for size, slide in pairs]
+    texts = [(describe(size), describe(slide)) for size, slide in pairs]
     for aggregates, policies in ((IN_PARTS, [CAM, FLD]), (MIXED, [FLD])):
-        check(source, rows, lambda s: s.windows(*pairs, origin=5), aggregates, policies, windows=windows)
+        check(source, rows, lambda s: s.windows(*texts, origin="5 us"), aggregates, policies, windows=windows)
 
 
 @pytest.mark.parametrize("per_key", [True, False], ids=["per key", "over all keys"])
@@ -388,7 +396,7 @@ def test_a_key_that_is_an_expression(quick: SparkSession) -> None:
     rows = rows_of(100, keys=8, span=40)
     source = frame_of(quick, rows, **TYPES)
     key = (F.col("v") % 3).alias("third")
-    query = ab.stream(source, time="t").window(size=20).by(key, partition="sh", workers=2).agg(rows=ab.count())
+    query = in_micros(source, time="t").window(size="20 us").by(key, partition="sh", workers=2).agg(rows=ab.count())
     rows = [{**row, "third": None if row["v"] is None else int(math.fmod(row["v"], 3))} for row in rows]
     expected = evaluate(rows, [Window(20, 20)], {"rows": oracle.count()}, time="t", keys=["third"])
     assert_same(collected({"sh": query.to_df()}, ["third"])["sh"], expected, "sh")
@@ -415,7 +423,7 @@ def test_every_type_of_time(quick: SparkSession, kind: str) -> None:
     mixed = {name: MIXED[name] for name in ("rows", "last", "collect", "spelled")}
     aggregates, policy = (mixed, SH) if kind == "timestamp" else (IN_PARTS, CAM)
     ours = {name: aggregate for name, (aggregate, _) in aggregates.items()}
-    query = ab.stream(source, time="t").window(size="20 s", slide="8 s").by("k", workers=2, **policy).agg(**ours)
+    query = in_micros(source, time="t").window(size="20 s", slide="8 s").by("k", workers=2, **policy).agg(**ours)
     edges = (seconds(F.col("window")[edge]) for edge in ("start", "end"))
     found = collected({kind: query.to_df().withColumn("window", F.struct(*edges))}, ["k"])[kind]
     oracles = {name: slow for name, (_, slow) in aggregates.items()}
@@ -427,8 +435,8 @@ def test_windows_after_windows(quick: SparkSession) -> None:
     rows = rows_of(150, keys=8, span=60)
     source, (total, slow_total) = frame_of(quick, rows, **TYPES), IN_PARTS["total"]
     middle, slow_middle = user("total", **MEDIAN, merge=extend, state="array<bigint>")
-    first = ab.stream(source, time="t").window(size=10).by("k", partition="sh", workers=2).agg(total=total)
-    second = first.window(size=40, slide=20).by("k", **FLD, workers=2).agg(middle=middle)
+    first = in_micros(source, time="t").window(size="10 us").by("k", partition="sh", workers=2).agg(total=total)
+    second = first.window(size="40 us", slide="20 us").by("k", **FLD, workers=2).agg(middle=middle)
     inner = evaluate(rows, [Window(10, 10)], {"total": slow_total}, time="t", keys=["k"])
     totals = [{"t": end - 1, "k": key, "total": values["total"]} for (key, _, end), values in inner.items()]
     expected = evaluate(totals, [Window(40, 20)], {"middle": slow_middle}, time="t", keys=["k"])
@@ -457,18 +465,17 @@ def drawn_windows(draw: st.DrawFn) -> list[Window]:
     return [Window(size, slide, origin) for size, slide in found]
 
 
-drawn_policies = st.fixed_dictionaries(
-    {
-        "partition": st.sampled_from([*POLICIES, "auto"]),
-        "choices": st.integers(1, 4),
-        "workers": st.integers(1, 5),
-        "splitters": st.sampled_from([None, 1, 2]),
-    }
-).flatmap(
-    lambda drawn: st.sampled_from(
-        [drawn, {**drawn, "cardinality": "hll"}] if drawn["partition"] in COUNTING_KEYS else [drawn]
-    )
-)
+@st.composite
+def drawn_policies(draw: st.DrawFn) -> dict[str, Any]:
+    policy = draw(st.sampled_from([*POLICIES, "auto"]))
+    if policy == "auto":
+        return {"partition": policy}
+    drawn = {"partition": policy, "workers": draw(st.integers(1, 5)), "splitters": draw(st.sampled_from([None, 1, 2]))}
+    if policy in WITH_CHOICES:
+        drawn["choices"] = draw(st.integers(1, 4))
+    if policy in COUNTING_KEYS and draw(st.booleans()):
+        drawn["cardinality"] = "hll"
+    return drawn
 
 
 @settings(max_examples=8)
@@ -477,7 +484,7 @@ drawn_policies = st.fixed_dictionaries(
     windows=drawn_windows(),
     keys=st.sampled_from([("k",), ("k2", "k")]),
     kind=st.sampled_from(list(KINDS)),
-    policy=drawn_policies,
+    policy=drawn_policies(),
 )
 def test_the_policy_never_changes_the_result(
     quick: SparkSession,
@@ -488,7 +495,8 @@ def test_the_policy_never_changes_the_result(
     policy: dict[str, Any],
 ) -> None:
     def cut(stream: ab.Stream) -> ab.Windowed:
-        return stream.windows(*((w.size, w.slide) for w in windows), origin=windows[0].origin)
+        sizes = [(describe(w.size), describe(w.slide)) for w in windows]
+        return stream.windows(*sizes, origin=describe(windows[0].origin))
 
     source = frame_of(quick, rows, k="string", k2="int", v="bigint", s="string")
     check(source, rows, cut, KINDS[kind], [policy], keys=keys, windows=windows)
@@ -504,7 +512,7 @@ def cars(spark: SparkSession) -> DataFrame:
 
 
 def windowed(source: DataFrame) -> ab.Windowed:
-    return ab.stream(source, time="t").window(size=4)
+    return in_micros(source, time="t").window(size="4 us")
 
 
 def no_merge() -> ab.Aggregate:
@@ -574,10 +582,7 @@ def test_auto_leaves_to_spark_what_cannot_be_placed(quick: SparkSession, cars: D
     "aggregate",
     [
         ab.sum("v"),
-        pytest.param(
-            IN_PARTS["total"][0],
-            marks=pytest.mark.xfail(reason="mapInArrow refuses a collated key"),
-        ),
+        IN_PARTS["total"][0],
     ],
     ids=["Spark's", "in Python"],
 )
@@ -593,7 +598,7 @@ def test_a_collation_makes_keys_one(quick: SparkSession, cars: DataFrame, aggreg
 @pytest.mark.parametrize("partition", ["fld", "sh"])
 def test_a_state_of_another_type_is_told(quick: SparkSession, cars: DataFrame, partition: str) -> None:
     wrong = ab.user_aggregate("v", **MEDIAN, merge=extend, state="string")
-    sliding = ab.stream(cars, time="t").window(size=4, slide=2)
+    sliding = in_micros(cars, time="t").window(size="4 us", slide="2 us")
     query = sliding.by("k", partition=partition, workers=2).agg(m=wrong)
     with pytest.raises(PySparkException) as raised:
         query.to_df().collect()

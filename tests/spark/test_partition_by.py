@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -25,12 +26,16 @@ def rows(spark: SparkSession) -> DataFrame:
     rng = np.random.default_rng(8)
     keys = np.minimum(rng.zipf(1.5, ROWS), 60)
     times = np.sort(rng.integers(-30_000_000, 60_000_000, ROWS))
-    data = [(int(t), None if k == 7 else f"k{k}", i) for i, (t, k) in enumerate(zip(times, keys, strict=True))]
-    return spark.createDataFrame(data, "at bigint, key string, n int").coalesce(1)
+    names = [None if k == 7 else f"k{k}" for k in keys]
+    # A table is read in its own order, so a policy meets the rows in that order.
+    data = pa.table({"at": times, "key": names, "n": pa.array(range(ROWS), pa.int32())})
+    return spark.createDataFrame(data).coalesce(1)
 
 
 def test_rows_stay_as_they_are_and_go_where_the_policy_says(rows: DataFrame) -> None:
-    placed = rows.transform(ab.partition_by("key", workers=4, policy="cam", time="at", window="30 s", worker="w"))
+    placed = rows.transform(
+        ab.partition_by("key", workers=4, policy="cam", time="at", time_unit="us", window="30 s", worker="w")
+    )
     assert placed.columns == ["at", "key", "n", "w"]
     found = placed.withColumn("partition", F.spark_partition_id()).orderBy("n").toArrow()
     assert found["n"].to_pylist() == list(range(ROWS))
@@ -54,7 +59,9 @@ def test_a_group_by_on_the_worker_needs_no_further_exchange(rows: DataFrame, cap
 
 
 def test_the_report_is_the_model(rows: DataFrame) -> None:
-    report = ab.partition_report(rows, "key", workers=4, policies=("fld", "pk", "cam"), time="at", window="30 s")
+    report = ab.partition_report(
+        rows, "key", workers=4, policies=("fld", "pk", "cam"), time="at", time_unit="us", window="30 s"
+    )
     found = {(row["policy"], row["window"]): row.asDict() for row in report.collect()}
     table = rows.toArrow()
     windows = np.floor_divide(table["at"].to_numpy(), 30_000_000)
@@ -100,7 +107,7 @@ def total() -> Any:
 
 
 def test_explain_says_what_places_the_keys(rows: DataFrame) -> None:
-    windows = ab.stream(rows, time="at").window(size="30 s")
+    windows = ab.stream(rows, time="at", time_unit="us").window(size="30 s")
     native = windows.by("key").agg(n=ab.count()).explain()
     assert "partition   left to Spark: its aggregates are Spark's" in native
     unknown = windows.by("key", workers=4).agg(n=total()).explain()
@@ -112,7 +119,7 @@ def test_explain_says_what_places_the_keys(rows: DataFrame) -> None:
 
 
 def test_a_sample_lets_auto_choose(rows: DataFrame) -> None:
-    windows = ab.stream(rows, time="at").window(size="30 s")
+    windows = ab.stream(rows, time="at", time_unit="us").window(size="30 s")
     many = windows.by("n", workers=4).agg(sum=total()).sample(0.5)
     assert "so they should stay whole" in many.explain()
     few = windows.by(F.when(F.col("n") > 5, "a").otherwise("b").alias("k"), workers=4).agg(sum=total()).sample(1.0)

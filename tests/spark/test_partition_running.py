@@ -48,7 +48,9 @@ def run(startable: Any, folder: Path, **settings: Any) -> tuple[ab.MemorySink, a
 def query_over(source: DataFrame, how: str, cardinality: str = "exact", **aggregates: Any) -> Any:
     stream = ab.stream(source, time="at", watermark="15 seconds" if source.isStreaming else None)
     windows = stream.window(size="20 seconds", slide="8 seconds")
-    return windows.by("key", partition=how, cardinality=cardinality, workers=3).agg(**aggregates)
+    settings: dict[str, Any] = {} if how == "auto" else {"workers": 3}
+    settings |= {"cardinality": cardinality} if cardinality == "hll" else {}
+    return windows.by("key", partition=how, **settings).agg(**aggregates)
 
 
 @pytest.mark.parametrize(("policy", "cardinality"), POLICIES)

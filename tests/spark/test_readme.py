@@ -27,7 +27,9 @@ def test_readme_examples_run_one_after_the_other(
     shown = capsys.readouterr().out
     assert "-> " in shown and "Spark plan" in shown  # explain()
     assert "| trips|" in shown.replace("|trips|", "| trips|")  # show()
-    assert "EpochProgress(" in shown and spark.read.parquet(str(tmp_path / "highest")).count() > 0
+    assert shown.count("only showing top") >= 4  # each example shows something
+    assert "rows/s" in shown  # progress, as people read it
+    assert spark.read.parquet(str(tmp_path / "highest")).count() > 0
 
 
 @pytest.mark.parametrize("page", ["docs/windows.md", "docs/aggregates.md", "docs/strategies.md"])

@@ -20,10 +20,10 @@ from rich.console import Console
 
 import anabranch as ab
 from anabranch import cli
-from anabranch.embedded import session
+from anabranch.embedded import is_local, session
 from anabranch.errors import InvalidArgumentError, JobError, OperatorError
 from anabranch.io.blocks import write_blocks
-from anabranch.running import MODULE, deliveries_of, load_job, run_file
+from anabranch.running import MODULE, deliveries_of, load_job, run_file, settings_of
 from anabranch.runtime.deliveries import Delivery
 from anabranch.runtime.progress import EpochProgress
 
@@ -60,7 +60,7 @@ class Count(ab.Operator):
 
 def build(spark):
     rows = ab.replay(spark, {recording!r}, time="t", {options})
-    counted = ab.stream(rows, time="t", watermark="0 s").process(Count, "n bigint")
+    counted = ab.stream(rows, time="t", time_unit="us", watermark="0 s").process(Count, "n bigint")
     return counted.to(ab.FileSink({results!r}))
 """
 
@@ -78,18 +78,20 @@ def job(folder: Path, *, limit: int = 10**9, options: str = "rows_per_epoch=500"
 
 
 def run_it(path: Path, shown: StringIO | None = None, **options: Any) -> None:
-    defaults = {"master": None, "trigger": "available-now", "prometheus": None, "json_lines": None}
-    given = {**defaults, "checkpoint": str(path.parent / "checkpoint"), **options}
+    given = {"trigger": "available-now", "checkpoint": str(path.parent / "checkpoint"), **options}
     run_file(path, console=Console(file=shown or StringIO(), width=120), **given)
 
 
 def test_a_job_runs_to_its_end(spark: SparkSession, tmp_path: Path) -> None:
     shown = StringIO()
-    run_it(job(tmp_path), shown, json_lines=tmp_path / "progress.jsonl", prometheus=0)
+    live = tmp_path / "live"
+    run_it(job(tmp_path), shown, json_lines=tmp_path / "progress.jsonl", prometheus=0, workers=1, live=str(live))
+    assert live.exists()
     counts = spark.read.parquet(str(tmp_path / "results")).orderBy("epoch").collect()
     assert [row.n for row in counts] == [500, 1_000]
     epochs = [EpochProgress.from_json(json.loads(line)) for line in (tmp_path / "progress.jsonl").open()]
     assert [epoch.rows for epoch in epochs] == [500, 500]
+    assert [len(epoch.operators[0].workers) for epoch in epochs] == [1, 1]
     text = shown.getvalue()
     assert "epoch 0 | rows 500 |" in text and "process-1: emitted 1" in text
     assert re.search(r"metrics at http://127.0.0.1:\d+/metrics", text)
@@ -106,6 +108,7 @@ def test_a_query_that_fails_ends_with_a_hint(
         cli.main()
     shown = " ".join(capsys.readouterr().err.split())
     assert end.value.code == 1
+    assert "ERROR query " in shown and "failed after epoch 0: Count failed in group" in shown  # the log, on stderr
     assert "too many rows" in shown and "hint:" in shown and "Traceback" not in shown
     assert [row.n for row in spark.read.parquet(str(tmp_path / "results")).collect()] == [500]
 
@@ -131,8 +134,9 @@ def test_stop_while_epoch_follows_epoch(spark: SparkSession, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_ctrl_c_stops_after_the_epoch_that_runs(tmp_path: Path) -> None:
-    """As in a terminal: the signal goes to all processes of the group, Spark's too."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_all_processes_stops_after_the_epoch_that_runs(tmp_path: Path, number: signal.Signals) -> None:
+    """As from a terminal or a service manager: the signal goes to all processes of the group, Spark's too."""
     path = job(tmp_path, options="rate=50.0")
     checkpoint = tmp_path / "checkpoint"
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONUNBUFFERED": "1"}
@@ -148,7 +152,7 @@ def test_ctrl_c_stops_after_the_epoch_that_runs(tmp_path: Path) -> None:
         for line in running.stdout:
             lines.append(line)
             if line.startswith("epoch 1 "):
-                os.killpg(running.pid, signal.SIGINT)
+                os.killpg(running.pid, number)
         assert running.wait(60) == 0, "".join(lines[-20:])
     finally:
         if running.poll() is None:
@@ -184,6 +188,13 @@ def test_a_job_file_that_cannot_run(tmp_path: Path, text: str, message: str) -> 
     assert MODULE not in sys.modules
 
 
+def test_settings_of_the_command() -> None:
+    assert settings_of(["spark.a = 1", "spark.b=x=y"]) == {"spark.a": "1", "spark.b": "x=y"}
+    for wrong in ("spark.a", "=1"):
+        with pytest.raises(JobError, match="--conf"):
+            settings_of([wrong])
+
+
 def test_no_such_file(tmp_path: Path) -> None:
     with pytest.raises(JobError, match="there is no file"):
         load_job(tmp_path / "job.py")
@@ -215,5 +226,7 @@ def test_what_build_returns() -> None:
 def test_masters(spark: SparkSession) -> None:
     assert session() is spark
     assert session("local[3]") is spark  # one runs already
+    assert all(map(is_local, (None, "local", "local[*]", "local[2]", "local[2,8]", "local[*, 3]")))
+    assert not any(map(is_local, ("spark://host:7077", "yarn", "local-cluster[2,1,1024]")))
     with pytest.raises(InvalidArgumentError, match="Spark Connect"):
         session("sc://localhost")

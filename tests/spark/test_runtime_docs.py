@@ -26,7 +26,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         # Three cars that report in turn, for 200 s; car 0 is silent from 60 s to 120 s.
         silent = (t % 3_000_000 == 0) & (t >= 60_000_000) & (t < 120_000_000)
         kept = t[~silent]
-        columns = {time: kept, column: kept // 1_000_000 % 3, "segment": kept // 1_000_000, "kind": kept % 2}
+        times = kept.astype("datetime64[us]") if name == "trips" else kept
+        columns = {time: times, column: kept // 1_000_000 % 3, "segment": kept // 1_000_000, "kind": kept % 2}
         write_blocks(tmp_path / name / "rows.arrow", pa.table(columns).to_batches())
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -62,7 +63,7 @@ def test_operators(spark: SparkSession, folder: Path) -> None:
 
 
 def test_splitting(spark: SparkSession, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    reports = ab.stream(ab.replay(spark, "reports/", time="t"), time="t", watermark="0 s")
+    reports = ab.stream(ab.replay(spark, "reports/", time="t"), time="t", time_unit="us", watermark="0 s")
     names = run_examples("splitting.md", {"ab": ab, "reports": reports})
     shown = capsys.readouterr().out
     assert "q = 8" in shown and "8 query processors" in shown

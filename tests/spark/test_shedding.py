@@ -173,7 +173,7 @@ def source(spark: SparkSession, feed: Feed) -> ab.Stream:
 def two(stream: ab.Stream) -> tuple[ab.Aggregation, ab.Aggregation]:
     """Windows, and windows over them: both are delivered, each when it is complete."""
     short = stream.window(size="2 s").by("key").agg(n=ab.count(), total=ab.sum("value"))
-    return short, short.window(size="8 s", slide="4 s").by("key").agg(n=ab.sum("n")).using("batch", batch=1)
+    return short, short.window(size="8 s", slide="4 s").by("key").agg(n=ab.sum("n")).using("pane", batch=1)
 
 
 def subset(part: list[dict[str, Any]], whole: list[dict[str, Any]]) -> None:
@@ -533,7 +533,7 @@ def test_halt_instead(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.M
         (dict(overflow="halt"), "without max_latency"),
         (dict(max_gap=3, drop_at="sink"), "drop_at='sink'"),
         (dict(max_gap=3, drop_share=1.5), "drop_share=1.5"),
-        (dict(drop_share=0.5), "drop_share=0.5 without max_gap"),
+        (dict(drop_share=0.5), "drop_share without max_gap"),
         (dict(max_gap=3, max_latency="1 s", trigger="2 s"), "rows would wait "),
     ],
 )
@@ -558,5 +558,5 @@ def test_max_gap_0_is_never_shed(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_an_operator_of_the_user_stops_it(spark: SparkSession, tmp_path: Path) -> None:
     query = source(spark, Feed(tmp_path / "in")).process(ab.Operator, "key string", by="key")
-    with pytest.raises(InvalidArgumentError, match="nobody knows which rows process-1 needs"):
+    with pytest.raises(InvalidArgumentError, match="which rows process-1 needs for an exact answer is not known"):
         ab.drop_plan(query.to(ab.MemorySink()), qos=ab.QoS(max_gap=3, max_latency="5 s"))

@@ -22,9 +22,10 @@ from pyspark.sql.types import TimestampNTZType, TimestampType
 
 import anabranch as ab
 from anabranch.network.columns import quoted
-from anabranch.windows import Window
+from anabranch.windows import Window, describe
 from tests.oracles import aggregates as oracle
 from tests.oracles.aggregates import Oracle, Result, Row, evaluate, same
+from tests.spark.streams import in_micros, in_words
 
 nan, inf = math.nan, math.inf
 APPROXIMATE = {"variance", "stddev", "variance_pop", "stddev_pop"}
@@ -50,8 +51,8 @@ def frame_of(spark: SparkSession, rows: Sequence[Row], time: str = "bigint", **t
 def micros(column: Column, kind: object) -> Column:
     if isinstance(kind, TimestampType):
         return F.unix_micros(column)
-    if isinstance(kind, TimestampNTZType):  # as if it were UTC, which the session's time zone is
-        return F.unix_micros(column.cast("timestamp"))
+    if isinstance(kind, TimestampNTZType):  # as if it were UTC
+        return F.unix_micros(F.concat(column.cast("string"), F.lit("Z")).cast("timestamp"))
     return column
 
 
@@ -110,7 +111,8 @@ def strategies_of(query: ab.Aggregation, batch: int = 3, nodes: int | None = Non
     return {
         "window": query.using("window").to_df(),
         "batch": query.using("batch", batch=batch).to_df(),
-        "pane": query.using("pane", nodes=nodes).to_df(),
+        # Keys are spread without a ring.
+        "pane": query.using("pane", nodes=None if query.query.keys else nodes).to_df(),
     }
 
 
@@ -206,7 +208,7 @@ def check(
     against_oracle: bool = True,
 ) -> None:
     """The strategies against the oracle, and against Spark where it has all the aggregates; one Spark job."""
-    windowed = ab.stream(source, time="t").window(size=window.size, slide=window.slide, origin=window.origin)
+    windowed = in_micros(source, time="t").window(**in_words(window))
     query = windowed.by(*keys).agg(**{name: a.ours for name, a in aggregates.items()})
     frames = {label: frame for label, frame in strategies_of(query, batch, nodes).items() if label in strategies}
     columns = [a.spark.alias(name) for name, a in aggregates.items() if a.spark is not None]
@@ -361,7 +363,7 @@ def test_minus_zero_and_nan_are_one_value_each(spark: SparkSession) -> None:
 
 
 def count_query(source: DataFrame, keys: Sequence[str], window: Window, per_key: bool) -> ab.Windowed:
-    return ab.stream(source, time="t").window(rows=window.size, slide_rows=window.slide, per_key=per_key).by(*keys)
+    return in_micros(source, time="t").window(rows=window.size, slide_rows=window.slide, per_key=per_key).by(*keys)
 
 
 @pytest.mark.parametrize("way", ["no key", "per key", "over all keys"])
@@ -409,7 +411,7 @@ def test_positions_of_many_rows_over_a_long_time(spark: SparkSession) -> None:
     times = F.when(F.col("id") % 50 == 0, (F.col("id") - 2500) * 10**13).otherwise(F.col("id") * 1000).alias("t")
     source = spark.range(5000).select(times, "id")
     query = (
-        ab.stream(source, time="t")
+        in_micros(source, time="t")
         .window(rows=100, slide_rows=100)
         .agg(n=ab.count(), low=ab.min("t"), high=ab.max("t"))
     )
@@ -428,7 +430,11 @@ def test_several_windows_share_one_query(spark: SparkSession) -> None:
     source = frame_of(spark, rows, k1="string", v="bigint")
     # Different slides, one of them tumbling, one that divides nothing; 0 is an edge of all.
     sizes = [(6, 4), (15, 15), (35, 7)]
-    query = ab.stream(source, time="t").windows(*sizes, origin=5).by("k1")
+    query = (
+        in_micros(source, time="t")
+        .windows(*((describe(size), describe(slide)) for size, slide in sizes), origin="5 us")
+        .by("k1")
+    )
     native = query.agg(n=ab.count(), top=ab.max("v"), total=ab.sum("v"))
     kernel = query.agg(n=ab.count(), top=ab.max("v"), total=ab.sum("v"), k=ab.top_k("v", 1))
     oracles = {"n": oracle.count(), "top": oracle.max_("v"), "total": oracle.sum_("v")}
@@ -447,7 +453,7 @@ def test_integers_of_seconds(spark: SparkSession, kind: str) -> None:
     """A time of fewer than 64 bits counts seconds; so do the bounds of its windows."""
     rows = [{"t": t, "v": t % 7} for t in (*range(-40, 40, 3), 5, 5)] + [{"t": None, "v": 1}]
     source = spark.createDataFrame([(row["t"], row["v"]) for row in rows], f"t {kind}, v bigint")
-    inner = ab.stream(source, time="t").window(size="9 s", slide="4 s", origin="1 s").agg(n=ab.count(), v=ab.sum("v"))
+    inner = in_micros(source, time="t").window(size="9 s", slide="4 s", origin="1 s").agg(n=ab.count(), v=ab.sum("v"))
     outer = inner.window(size="20 s", slide="5 s").agg(most=ab.max("v"), n=ab.sum("n"))
     assert inner.to_df().schema["window"].dataType.simpleString() == "struct<start:int,end:int>"
     first = evaluate(rows, [Window(9, 4, 1)], {"n": oracle.count(), "v": oracle.sum_("v")}, time="t")
@@ -463,9 +469,18 @@ def test_windows_over_the_results_of_windows(spark: SparkSession, time: str) -> 
     rows = [{"t": t, "k1": "abc"[t % 3], "v": t % 5} for t in (*range(-30, 30, 2), *range(0, 9))]
     rows.append({"t": None, "k1": "a", "v": 1})
     source = frame_of(spark, rows, time, k1="string", v="bigint")
-    inner = ab.stream(source, time="t").window(size=8, slide=3).by("k1").agg(n=ab.count(), v=ab.sum("v"))
-    outer = inner.filter("n > 1").window(size=11, slide=5, origin=1).agg(most=ab.max("v"), n=ab.sum("n"), of=ab.count())
-    again = inner.using("pane").filter("n > 1").window(size=11, slide=5, origin=1).agg(**outer.query.aggregates)
+    inner = in_micros(source, time="t").window(size="8 us", slide="3 us").by("k1").agg(n=ab.count(), v=ab.sum("v"))
+    outer = (
+        inner.filter("n > 1")
+        .window(size="11 us", slide="5 us", origin="1 us")
+        .agg(most=ab.max("v"), n=ab.sum("n"), of=ab.count())
+    )
+    again = (
+        inner.using("pane")
+        .filter("n > 1")
+        .window(size="11 us", slide="5 us", origin="1 us")
+        .agg(**outer.query.aggregates)
+    )
     found = collected(
         {"panes over windows": outer.using("pane").to_df(), "windows over panes": again.using("window").to_df()}
     )
@@ -497,7 +512,7 @@ def test_user_defined_aggregates(spark: SparkSession, how: str) -> None:
     source = frame_of(spark, rows, k1="string", v="bigint")
     functions = USER[how]
     aggregate = ab.user_aggregate("v", **functions, returns="string")
-    query = ab.stream(source, time="t").window(size=9, slide=2).by("k1").agg(u=aggregate, n=ab.count())
+    query = in_micros(source, time="t").window(size="9 us", slide="2 us").by("k1").agg(u=aggregate, n=ab.count())
     frames = {
         "batch": query.using("batch", batch=4).to_df(),
         "auto": query.to_df(),
@@ -522,7 +537,7 @@ def test_user_defined_aggregates_of_several_columns_and_of_none(spark: SparkSess
         returns="struct<n: bigint, pairs: array<string>>",
     )  # fmt: skip
     rows_seen = ab.user_aggregate(init=int, incr=lambda n: n + 1, merge=lambda a, b: a + b, final=int, returns="bigint")
-    query = ab.stream(source, time="t").window(size=4, slide=3).agg(pairs=pairs, n=rows_seen)
+    query = in_micros(source, time="t").window(size="4 us", slide="3 us").agg(pairs=pairs, n=rows_seen)
     expected = {row.window.start: (row.n, row.pairs) for row in query.using("window").to_df().collect()}
     assert expected[0] == (4, (4, ["00", "12", "04", "10"]))
     assert {row.window.start: (row.n, row.pairs) for row in query.using("pane").to_df().collect()} == expected
@@ -565,7 +580,7 @@ def test_rows_at_the_edges(spark: SparkSession) -> None:
     #                                                  [-------)
     rows = [{"t": t, "v": t} for t in (-8, -7, -3, -2, 2, 3, 7, 8)]
     source = frame_of(spark, rows, v="bigint")
-    query = ab.stream(source, time="t").window(size=10, slide=5, origin=-2).agg(v=ab.collect("v"))
+    query = in_micros(source, time="t").window(size="10 us", slide="5 us", origin="-2 us").agg(v=ab.collect("v"))
     expected = {
         (-17, -7): [-8],
         (-12, -2): [-8, -7, -3],
@@ -588,7 +603,7 @@ def test_times_at_the_ends_of_sparks_time(spark: SparkSession) -> None:
 def test_longs_that_are_no_timestamps(spark: SparkSession) -> None:
     """A bigint time may be anything that counts up, far beyond Spark's timestamps."""
     rows = [{"t": t, "v": 1} for t in (-(2**61), 2**61, 2**61 + 4)]
-    query = ab.stream(frame_of(spark, rows, v="bigint"), time="t").window(size=10, slide=5).agg(n=ab.count())
+    query = in_micros(frame_of(spark, rows, v="bigint"), time="t").window(size="10 us", slide="5 us").agg(n=ab.count())
     low, high = -(2**61), 2**61  # 2^61 is 2 more than a multiple of 5
     expected = {
         (low - 8, low + 2): 1,
@@ -603,7 +618,7 @@ def test_longs_that_are_no_timestamps(spark: SparkSession) -> None:
 
 def test_sums_that_do_not_fit_are_errors_in_every_strategy(spark: SparkSession) -> None:
     rows = [{"t": t, "v": 2**62} for t in range(3)]
-    query = ab.stream(frame_of(spark, rows, v="bigint"), time="t").window(size=2, slide=1).agg(v=ab.sum("v"))
+    query = in_micros(frame_of(spark, rows, v="bigint"), time="t").window(size="2 us", slide="1 us").agg(v=ab.sum("v"))
     for label, frame in strategies_of(query).items():
         with pytest.raises(Exception, match=r"(?i)overflow|does not fit"):
             frame.collect()
@@ -617,12 +632,12 @@ def test_columns_with_odd_names(spark: SparkSession) -> None:
     rows = [{"t": t, "k": "ab"[t % 2], "v": t} for t in range(9)] + [{"t": None, "k": "a", "v": 1}]
     odd = {"t": "at.time", "k": "a key`", "v": "`v.x` y"}
     source = frame_of(spark, rows, k="string", v="bigint").toDF(*odd.values())
-    stream = ab.stream(source, time=odd["t"])
+    stream = in_micros(source, time=odd["t"])
     oracles = {"s.um": oracle.sum_("v"), "t`op": oracle.max_("v"), "l ist": oracle.collect("v", "t")}
     value = odd["v"]
     ours = {"s.um": ab.sum(value), "t`op": ab.max(value), "l ist": ab.collect(value)}
     expected = evaluate(rows, [Window(5, 2)], oracles, time="t", keys=["k"])
-    query = stream.window(size=5, slide=2).by(odd["k"]).agg(**ours)
+    query = stream.window(size="5 us", slide="2 us").by(odd["k"]).agg(**ours)
     for label, found in collected(strategies_of(query), [odd["k"]]).items():
         assert_same(found, expected, label)
     # The other ways that column names go: positions over all keys, order, bad rows, samples, nested windows.
@@ -633,15 +648,15 @@ def test_columns_with_odd_names(spark: SparkSession) -> None:
     assert query.order_by_window().columns == [odd["k"], "window", *ours]
     assert [row[value] for row in stream.bad_rows().collect()] == [1]
     assert query.sample(1.0).statistics.rows_per_pane == 1.0
-    nested = query.window(size=5).by(odd["k"]).agg(n=ab.sum("s.um"))
+    nested = query.window(size="5 us").by(odd["k"]).agg(n=ab.sum("s.um"))
     assert nested.to_df().columns == [odd["k"], "window", "n"]
-    selected = stream.select(value).window(size=100).agg(n=ab.count(value))
+    selected = stream.select(value).window(size="100 us").agg(n=ab.count(value))
     assert [row.n for row in selected.to_df().collect()] == [9]
 
 
 def test_a_time_column_called_value(spark: SparkSession) -> None:
     source = frame_of(spark, [{"t": 1, "v": 5}, {"t": 2, "v": 4}], v="int").withColumnRenamed("t", "value")
-    query = ab.stream(source, time="value").window(size=4).agg(
+    query = in_micros(source, time="value").window(size="4 us").agg(
         all=ab.collect("v"), first=ab.first("v"), at=ab.last("value"), top=ab.top_k("value", 1)
     )  # fmt: skip
     (row,) = query.to_df().collect()
@@ -652,7 +667,7 @@ def test_keys_by_expression(spark: SparkSession) -> None:
     rows = [{"t": t, "k1": "abc"[t % 3], "v": t} for t in range(12)]
     source = frame_of(spark, rows, k1="string", v="bigint").withColumn("p", F.struct(F.col("v").alias("deep")))
     keys = [F.upper("k1").alias("K"), F.col("v") % 2, "p.deep", F.col("k1"), (F.col("v") / 0.5).cast("int").alias("w")]
-    query = ab.stream(source, time="t").window(size=4, slide=2).by(*keys).agg(n=ab.count(), v=ab.max("v"))
+    query = in_micros(source, time="t").window(size="4 us", slide="2 us").by(*keys).agg(n=ab.count(), v=ab.max("v"))
     names = ["K", "(v % 2)", "deep", "k1", "w"]
     with_keys = [
         {**row, "K": row["k1"].upper(), "(v % 2)": row["v"] % 2, "deep": row["v"], "w": 2 * row["v"]} for row in rows
@@ -680,7 +695,7 @@ def test_keys_of_every_type(spark: SparkSession) -> None:
     values = {f"k{i}": value for i, value in enumerate(KEY_TYPES.values())}
     rows = [{"t": t, **(values if t % 2 else dict.fromkeys(types))} for t in range(8)]
     source = frame_of(spark, rows, **types)
-    query = ab.stream(source, time="t").window(size=4, slide=2).by(*types).agg(n=ab.count())
+    query = in_micros(source, time="t").window(size="4 us", slide="2 us").by(*types).agg(n=ab.count())
     frames = {
         label: frame.select("window", "n", F.to_json(F.struct(*types)).alias("key"))
         for label, frame in strategies_of(query).items()
@@ -693,7 +708,7 @@ def test_keys_of_every_type(spark: SparkSession) -> None:
 
 def test_results_can_be_used_twice(spark: SparkSession) -> None:
     rows = [{"t": t, "v": t} for t in range(10)]
-    query = ab.stream(frame_of(spark, rows, v="bigint"), time="t").window(size=4, slide=2).agg(v=ab.sum("v"))
+    query = in_micros(frame_of(spark, rows, v="bigint"), time="t").window(size="4 us", slide="2 us").agg(v=ab.sum("v"))
     windows = query.using("pane").to_df()
     later = windows.select((F.col("window.start") - 2).alias("at"), F.col("v").alias("next"))
     joined = windows.join(later, F.col("window.start") == F.col("at")).select("v", "next").collect()
@@ -709,21 +724,27 @@ def test_sliding_in_transform(spark: SparkSession) -> None:
         frames = {
             strategy: source.transform(
                 ab.sliding(
-                    time="t", size=5, slide=2, origin=1, by=by, strategy=strategy, n=ab.count(), v=ab.avg("v")
+                    time="t", time_unit="us", size="5 us", slide="2 us", origin="1 us", by=by, strategy=strategy,
+                    n=ab.count(), v=ab.avg("v"),
                 )
             )
             for strategy in ("auto", "pane")
         }  # fmt: skip
         for label, found in collected(frames, by).items():
             assert_same(found, expected, label)
-    single = source.transform(ab.sliding(time="t", size=5, by="k1", n=ab.count()))
+    single = source.transform(ab.sliding(time="t", time_unit="us", size="5 us", by="k1", n=ab.count()))
     assert single.columns == ["k1", "window", "n"]
 
 
 @pytest.mark.parametrize("strategy", ["window", "pane"])
 def test_order_by_window(spark: SparkSession, strategy: str) -> None:
     rows = [{"t": t % 40, "k1": "abc"[t % 3]} for t in range(0, 200, 7)]
-    query = ab.stream(frame_of(spark, rows, k1="string"), time="t").window(size=9, slide=2).by("k1").agg(n=ab.count())
+    query = (
+        in_micros(frame_of(spark, rows, k1="string"), time="t")
+        .window(size="9 us", slide="2 us")
+        .by("k1")
+        .agg(n=ab.count())
+    )
     for k in (0, 3):
         found = query.using(strategy).order_by_window(k).collect()
         assert [(r.window.start, r.k1) for r in found] == sorted((r.window.start, r.k1) for r in found)
@@ -734,7 +755,7 @@ def test_order_by_window(spark: SparkSession, strategy: str) -> None:
 def test_the_ring_gives_each_window_once(spark: SparkSession, nodes: int) -> None:
     # 3,000 panes: a dozen of the ring's sets, so every node has its turn.
     source = spark.range(0, 3000, 1).select((F.col("id") - 1500).alias("t"))
-    query = ab.stream(source, time="t").window(size=100, slide=7).agg(n=ab.count(), low=ab.min("t"))
+    query = in_micros(source, time="t").window(size="100 us", slide="7 us").agg(n=ab.count(), low=ab.min("t"))
     found = {r.window.start: (r.n, r.low) for r in query.using("pane", nodes=nodes).to_df().collect()}
     starts = [start for start in range(-1599, 1500) if start % 7 == 0]
     assert found == {s: (min(s + 100, 1500) - max(s, -1500), max(s, -1500)) for s in starts}
@@ -745,7 +766,7 @@ def test_a_million_keys(spark: SparkSession) -> None:
     source = spark.range(1_000_000).select(F.col("id").alias("key"), (F.col("id") * 37 % 1000).alias("t"))
     window = Window(50, 20, -7)
     ours = (
-        ab.stream(source, time="t").window(size=window.size, slide=window.slide, origin=window.origin).by("key")
+        in_micros(source, time="t").window(**in_words(window)).by("key")
         .agg(n=ab.count(), t=ab.max("t")).using("pane").to_df()
     )  # fmt: skip
     edges = F.struct(*(F.unix_micros(F.col("w")[edge]).alias(edge) for edge in ("start", "end")))

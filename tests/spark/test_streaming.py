@@ -21,8 +21,9 @@ from pyspark.sql import functions as F
 
 import anabranch as ab
 from anabranch.errors import InvalidArgumentError, InvalidWindowError, StrategyError, StreamingError
+from anabranch.windows import describe
 from tests.oracles.epochs import Place, Row, Spec, delivered, play
-from tests.spark.streams import Feed, plain, run
+from tests.spark.streams import Feed, in_micros, plain, run
 
 SECOND = 1_000_000
 
@@ -46,15 +47,19 @@ class Case:
     key: str = "string"
 
     def query(self, rows: ab.Stream) -> ab.Aggregation:
-        sizes = [(spec.size, spec.slide) for spec in self.specs]
-        windows = rows.windows(*sizes, origin=self.specs[0].origin)
+        sizes = [(describe(spec.size), describe(spec.slide)) for spec in self.specs]
+        windows = rows.windows(*sizes, origin=describe(self.specs[0].origin))
         windows = windows.by("key") if self.keyed else windows
         query = windows.agg(n=ab.count(), total=ab.sum("value"), low=ab.min("value"), all=ab.collect("value"))
         if self.strategy != "pane":
             return query.using(self.strategy, batch=self.batch if self.strategy == "batch" else 1)
         # As long as B - 1 slides take; several windows may need more time for as many, so there B is given.
         delay = (self.batch - 1) * self.specs[0].slide
-        return query.using("pane", max_delay=delay) if len(self.specs) == 1 else query.using("pane", batch=self.batch)
+        return (
+            query.using("pane", max_delay=describe(delay))
+            if len(self.specs) == 1
+            else query.using("pane", batch=self.batch)
+        )
 
     @property
     def unit(self) -> int | None:
@@ -123,7 +128,7 @@ def test_streams_deliver_what_the_rules_say(
     folder = tmp_path_factory.mktemp("stream")
     feed = Feed(folder / "input", case.time, case.key)
     feed.add(*case.epochs)
-    query = case.query(ab.stream(feed.stream(spark), time="at", watermark=case.delay))
+    query = case.query(in_micros(feed.stream(spark), time="at", watermark=describe(case.delay)))
     played = run(query.to_df(), folder / "checkpoint")
     expected = play(case.epochs, case.specs, delay=case.delay, batch=case.unit)
 
@@ -136,7 +141,7 @@ def test_streams_deliver_what_the_rules_say(
     assert played.observed(query.metrics, "null_time") == null_times + [0] * (len(expected) - len(null_times))
 
     # And a batch query over the same rows says the same of every window that lost no row by coming late.
-    batch = case.by_place(plain(case.query(ab.stream(feed.batch(spark), time="at")).to_df().toArrow()))
+    batch = case.by_place(plain(case.query(in_micros(feed.batch(spark), time="at")).to_df().toArrow()))
     taken = delivered(expected)
     whole = [place for place, rows in taken.items() if Counter(rows) == Counter(rows_of(place, case))]
     assert {place: batch[place] for place in whole} == {place: values(taken[place]) for place in whole}
@@ -178,8 +183,8 @@ def assert_same_as_batch(
     """Run the query over the stream and over the same rows as a batch; return the windows that both deliver."""
     feed = Feed(folder / "input", time)
     feed.add(*epochs)
-    streamed = run(query(ab.stream(feed.stream(spark), time="at", watermark="20 s")).to_df(), folder / "checkpoint")
-    batch = plain(query(ab.stream(feed.batch(spark), time="at")).to_df().toArrow())
+    streamed = run(query(in_micros(feed.stream(spark), time="at", watermark="20 s")).to_df(), folder / "checkpoint")
+    batch = plain(query(in_micros(feed.batch(spark), time="at")).to_df().toArrow())
     assert settled(streamed.rows) == settled(batch)
     assert settled(batch), "nothing was compared"
     return settled(batch)
@@ -215,9 +220,12 @@ def test_every_aggregate(strategy: str, spark: SparkSession, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("strategy", "batch", "merges"), [("pane", 1, True), ("batch", 3, False), ("window", 1, False), ("auto", 1, False)]
+    ("strategy", "batch", "merges"),
+    [("pane", 1, True), ("batch", 3, False), ("window", None, False), ("auto", None, False)],
 )
-def test_user_defined_aggregates(strategy: str, batch: int, merges: bool, spark: SparkSession, tmp_path: Path) -> None:
+def test_user_defined_aggregates(
+    strategy: str, batch: int | None, merges: bool, spark: SparkSession, tmp_path: Path
+) -> None:
     # In the order of time, so it depends on the order of panes; a state that grows in place.
     word = ab.user_aggregate(
         "value",
@@ -239,7 +247,7 @@ def test_user_defined_aggregates(strategy: str, batch: int, merges: bool, spark:
 @pytest.mark.parametrize("time", ["bigint", "timestamp_ntz"])
 def test_other_types_of_time(time: str, spark: SparkSession, tmp_path: Path) -> None:
     def query(rows: ab.Stream) -> ab.Aggregation:
-        windows = rows.windows((7 * SECOND + 3, 2 * SECOND + 1), ("6 s", "6 s"), origin=-1)
+        windows = rows.windows(("7 s 3 us", "2 s 1 us"), ("6 s", "6 s"), origin="-1 us")
         return windows.by("key").agg(n=ab.count(), first=ab.first("value"), when=ab.min("at"))
 
     assert_same_as_batch(query, spark, tmp_path, time=time)
@@ -313,7 +321,9 @@ def test_fractions_of_a_millisecond_of_delay_count(spark: SparkSession, tmp_path
     # Spark counts the delay in milliseconds. 1.5 ms must not become 1: the second row, 1.4 ms behind, is in time.
     feed = Feed(tmp_path / "input")
     feed.add([Row(10_000, "a", 1)], [], [Row(8_600, "a", 2)], [Row(SECOND, "a", 3)])
-    query = ab.stream(feed.stream(spark), time="at", watermark=1_500).window(size=200).agg(all=ab.collect("value"))
+    query = (
+        in_micros(feed.stream(spark), time="at", watermark="1500 us").window(size="200 us").agg(all=ab.collect("value"))
+    )
     played = run(query.to_df(), tmp_path / "checkpoint")
     assert played.watermarks == [0, 8_000, 8_000, 8_000, SECOND - 2_000]
     assert sum(played.late) == 0
@@ -335,7 +345,7 @@ def test_rows_without_a_time_are_counted_and_kept(spark: SparkSession, tmp_path:
     for time in ("timestamp", "bigint"):
         feed = Feed(tmp_path / time, time)
         feed.add([Row(None, "a", 1), Row(SECOND, "a", 2), Row(None, None, 3)])
-        rows = ab.stream(feed.stream(spark), time="at", watermark="0 s")
+        rows = in_micros(feed.stream(spark), time="at", watermark="0 s")
         bad = run(rows.bad_rows(), tmp_path / f"{time}-bad")
         assert sorted(bad.rows, key=repr) == [
             {"at": None, "key": "a", "value": 1, "reason": "null time in column at"},
@@ -354,7 +364,7 @@ def rows(spark: SparkSession, tmp_path: Path) -> ab.Stream:
     """A stream that is not going to be run."""
     feed = Feed(tmp_path / "input")
     feed.add([])
-    return ab.stream(feed.stream(spark), time="at", watermark="1 s")
+    return in_micros(feed.stream(spark), time="at", watermark="1 s")
 
 
 def test_missing_watermark_is_refused(spark: SparkSession, tmp_path: Path) -> None:
@@ -362,20 +372,20 @@ def test_missing_watermark_is_refused(spark: SparkSession, tmp_path: Path) -> No
         feed = Feed(tmp_path / time, time)
         feed.add([])
         with pytest.raises(StreamingError, match=r"(?s)no watermark on 'at'.*hint: .*watermark=\"10 seconds\""):
-            ab.stream(feed.stream(spark), time="at")
+            in_micros(feed.stream(spark), time="at")
 
 
 def test_second_watermark_is_refused(rows: ab.Stream) -> None:
     for time in ("at", "value"):
         with pytest.raises(StreamingError, match=r"(?s)a watermark on 'at' already.*hint: leave watermark=... out"):
-            ab.stream(rows.source, time=time, watermark="1 s")
+            in_micros(rows.source, time=time, watermark="1 s")
 
 
 def test_negative_watermark_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     feed = Feed(tmp_path / "input")
     feed.add([])
     with pytest.raises(InvalidArgumentError, match="watermark of -1 s"):
-        ab.stream(feed.stream(spark), time="at", watermark="-1 s")
+        in_micros(feed.stream(spark), time="at", watermark="-1 s")
 
 
 def test_count_windows_are_refused(rows: ab.Stream) -> None:
@@ -403,7 +413,7 @@ def test_replacing_the_time_of_a_stream_is_refused(spark: SparkSession, tmp_path
     for time in ("timestamp", "bigint"):
         feed = Feed(tmp_path / time, time)
         feed.add([])
-        rows = ab.stream(feed.stream(spark), time="at", watermark="1 s")
+        rows = in_micros(feed.stream(spark), time="at", watermark="1 s")
         later = F.expr("at + interval 1 hour" if time == "timestamp" else "at + 1").alias("at")
         asks = [partial(rows.with_columns, {name: later}) for name in ("at", "AT")]
         for ask in (*asks, partial(rows.select, "key", later)):

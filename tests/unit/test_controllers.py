@@ -21,6 +21,7 @@ from anabranch.runtime.controllers import (
     excess_backlog,
     largest_batch,
     measured_costs,
+    operator_rate,
 )
 from anabranch.runtime.progress import EpochProgress, OperatorProgress, SplitterMeasure, WorkerMeasure
 from anabranch.split.cost import splitters_needed
@@ -187,6 +188,28 @@ def test_without_measures_the_batch_stays() -> None:
         assert controller.decide(history, {}) == {"batch": 1}
 
 
+def panes(rows: int, states: int, busy: float, batch: int = 1) -> OperatorProgress:
+    """Spark made panes of the rows, and two workers got those."""
+    workers = tuple(WorkerMeasure(i, states // 2, busy / 2) for i in range(2))
+    return OperatorProgress("aggregate", rows=rows, emitted=100, workers=workers, decisions={"batch": batch})
+
+
+@pytest.mark.parametrize("in_force", [1, 5])
+def test_a_worker_that_is_idle_most_of_the_time_needs_no_batches(in_force: int) -> None:
+    """100,000 rows/s become 1,000 panes/s, and the workers are busy for 1 % of the time: B = 1 is enough."""
+    controller = BatchSize("aggregate", WINDOW, 2, max_latency=1.0)
+    history = [epoch(i, panes(100_000, 1_000, 0.02, in_force), rows=100_000) for i in range(5)]
+    assert controller.decide(history, {"batch": in_force})["batch"] == 1
+
+
+def test_a_worker_that_is_too_busy_with_panes_gets_batches() -> None:
+    controller = BatchSize("aggregate", WINDOW, 2, max_latency=1.0)
+    history = [epoch(i, panes(100_000, 1_000, 4.0), rows=100_000) for i in range(5)]
+    found = controller.decide(history, {"batch": 1})
+    assert found["batch"] > 1
+    assert "100 rows or panes/s on 2 workers" in found["why:batch"]  # ten copies of each, for B = 1
+
+
 def test_no_window_waits_for_its_batch_longer_than_the_bound_allows() -> None:
     assert largest_batch(4.0, 60.0) == 8  # the first of eight waits for seven slides: 28 s
     assert largest_batch(0.001, 60.0) == 1_000
@@ -207,17 +230,47 @@ def test_splitters_stay_without_measures_or_after_a_replay() -> None:
         assert "why:splitters" not in tuning.decide(history, {"splitters": 3})
 
 
-def test_splitters_follow_equation_6_and_say_why() -> None:
-    # One splitter takes 100 rows/s with q = 1; 1,000 come.
+def test_splitters_follow_the_measured_costs_and_say_why() -> None:
+    # One splitter takes 100 rows/s; 1,000 come. Nothing is broadcast, so q does not matter.
     found = SplitTuning("split", 8).decide([epoch(0, split(1_000, 100.0))], {"splitters": 1})
-    assert found["splitters"] == splitters_needed(1_000, 100.0, 8)
-    assert "by equation (6)" in found["why:splitters"]
+    assert found["splitters"] == splitters_needed(1_000, 100.0, 8, b=0.0) == 10
+    assert found["why:splitters"].startswith("1,000 rows/s, one splitter takes 100 with q = 8 and 0.0% broadcast")
+
+
+def test_no_more_splitters_than_slots() -> None:
     most = SplitTuning("split", 8, most_splitters=4).decide([epoch(0, split(1_000, 100.0))], {"splitters": 1})
     assert most["splitters"] == 4
 
 
+def test_only_the_sources_that_a_split_reads_count_for_its_splitters() -> None:
+    """The sources send 108,000 rows/s; the split reads one of them, 1,000 rows/s, which a splitter can take."""
+    history = [epoch(i, split(1_000, 1_001.0), rows=108_000) for i in range(4)]
+    assert arrival_rate(history) == 108_000
+    assert operator_rate(history, "split") == pytest.approx(1_000)
+    assert SplitTuning("split", 8).decide(history, {"splitters": 1})["splitters"] == 1
+    # Its own source sends more: at once.
+    history.append(epoch(4, split(4_000, 1_001.0), rows=108_000))
+    assert operator_rate(history, "split") == pytest.approx(4_000)
+    assert SplitTuning("split", 8).decide(history, {"splitters": 1})["splitters"] == 4
+    assert operator_rate(history, "another") == operator_rate([], "split") == 0
+
+
+@pytest.mark.parametrize(("broadcast", "omitted"), [(500, 0), (500, 400), (10, 0)])
+def test_what_is_broadcast_and_omitted_counts_as_measured(broadcast: int, omitted: int) -> None:
+    """q = 100, b = 0.5: the splitters were busy for 3.5 s in a second. With b taken as 0.01, p fell from 4 to 1."""
+    copies = 1_000 - broadcast - omitted + 100 * broadcast
+    cs = 2.0 / (copies + omitted)
+    measured = SplitterMeasure(
+        0, 1_000, 10, routed=1_000 - broadcast - omitted, broadcast=broadcast, omitted=omitted, read_seconds=0.5,
+        split_seconds=cs * (copies + omitted), emit_seconds=1.0,
+    )  # fmt: skip
+    history = [epoch(i, OperatorProgress("split", rows=1_000, splitters=(measured,))) for i in range(3)]
+    assert SplitTuning("split", 100).decide(history, {"splitters": 4})["splitters"] == 4
+    assert SplitTuning("split", 100).decide(history, {"splitters": 1})["splitters"] == 4
+
+
 def test_splitters_are_given_back_only_with_slack() -> None:
-    tuning = SplitTuning("split", 1, b=0.0)
+    tuning = SplitTuning("split", 1)
     history = [epoch(0, split(1_000, 100.0))]
     assert tuning.decide(history, {"splitters": 12})["splitters"] == 12  # 25 % more rows would need 13
     assert tuning.decide(history, {"splitters": 20})["splitters"] == 13

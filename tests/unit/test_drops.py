@@ -122,7 +122,7 @@ def test_nobody_looks_into_a_users_operator() -> None:
     #    └──▶ B
     points = drop_points([box("A", A1, "s"), box("mine", None, "A", gap=3), box("B", A2, "s", gap=3)])
     at = named(points)
-    why = "nobody knows which rows mine needs for an exact answer"
+    why = "which rows mine needs for an exact answer is not known"
     assert at["s"].refused == at["before A"].refused == why
     assert at["s"].bound == 0 and not at["s"].emits
     assert "before mine" not in at and "results of mine" not in at
@@ -130,13 +130,51 @@ def test_nobody_looks_into_a_users_operator() -> None:
     assert names(points) == [["before B"]]
 
 
-def test_below_a_users_operator_windows_can_be_dropped() -> None:
+READS = "A reads mine, and drops through joins and user operators do not exist"
+
+
+def test_below_a_users_operator_only_results_can_be_dropped() -> None:
+    """What it emits may be ahead of the watermark: a dropped window could open again."""
     points = drop_points([box("mine", None, "s"), box("A", A1, "mine", gap=3)])
     assert described(points) == [
-        "s: not here, nobody knows which rows mine needs for an exact answer",
-        "before A: WinDrop(3, 2), B = 3",
+        "s: not here, which rows mine needs for an exact answer is not known",
+        f"before A: not here, {READS}",
         "results of A: WinDrop(1, 2), B = 3",
     ]
+    assert names(points) == []
+
+
+def test_a_union_with_what_a_users_operator_emits_is_refused_too() -> None:
+    #   s ──▶ mine ──┬▶ A
+    #   r ───────────┘
+    points = drop_points([box("mine", None, "s"), box("A", A1, "mine", "r", gap=3)])
+    at = named(points)
+    assert at["before A"].refused == READS
+    assert at["s and r"].refused == "which rows mine needs for an exact answer is not known"
+    assert at["results of A"].refused is None
+
+
+def test_aggregates_over_aggregates_below_a_users_operator() -> None:
+    """The results of A leave in the order of its watermark: before B windows can be dropped as anywhere."""
+    #   s ──▶ mine ──▶ A ──▶ B
+    points = drop_points([box("mine", None, "s"), box("A", A1, "mine"), box("B", A2, "A", gap=4)])
+    at = named(points)
+    assert at["before A"].refused == READS and at["before A"].domain == ("A", "B")
+    assert at["before B"].refused is None and at["results of B"].refused is None
+    assert names(points) == [["before B"]]
+
+
+def test_other_branches_beside_a_users_operator_stay() -> None:
+    #   s ──▶ mine ──▶ A        r ──▶ B
+    points = drop_points([box("mine", None, "s"), box("A", A1, "mine", gap=3), box("B", A2, "r", gap=3)])
+    assert names(points) == [["r"]]
+
+
+def test_count_windows_below_a_users_operator_can_be_dropped() -> None:
+    """Rows are counted in the order of time, after the watermark has passed them, wherever they come from."""
+    counting = Box("A", (Window(4, 4),), ("mine",), Terms(3), counted=True)
+    points = named(drop_points([box("mine", None, "s"), counting]))
+    assert points["before A"].refused is None and points["before A"].counted
 
 
 def test_an_output_that_others_read_is_part_of_the_unit() -> None:

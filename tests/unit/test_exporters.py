@@ -6,15 +6,17 @@ import json
 import re
 import urllib.error
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from anabranch.errors import InvalidArgumentError, ListenerError
 from anabranch.runtime.exporters import METRICS, JsonLines, Listener, Prometheus, notify
+from anabranch.runtime.health import Health, State
 from anabranch.runtime.progress import EpochProgress, OperatorProgress, SplitterMeasure, WorkerMeasure
 
-SAMPLE = re.compile(r'[a-z_]+\{([a-z]+="([^"\\\n]|\\[\\"n])*",?)*\} (\d+(\.\d+)?(e[+-]?\d+)?)')
+SAMPLE = re.compile(r'[a-z_]+\{([a-z_]+="([^"\\\n]|\\[\\"n])*",?)*\} (\d+(\.\d+)?(e[+-]?\d+)?)')
 
 
 def epoch(number: int, workers: int = 2, query: str = "q") -> EpochProgress:
@@ -79,6 +81,49 @@ def test_prometheus_after_the_end() -> None:
         exporter.close()
 
 
+def test_the_name_of_the_query_is_a_label_from_the_start() -> None:
+    with Prometheus() as exporter:
+        exporter.attach(Query("idle"))
+        exporter.on_started("q", "r")
+        exporter.on_progress(replace(epoch(1), name="busy roads"))
+        text = exporter.text()
+    assert 'anabranch_query_running{query="q",query_name="busy roads"} 1' in text
+    assert 'anabranch_worker_groups{query="q",query_name="busy roads",operator="a",worker="0"} 3' in text
+    assert '{query="q"}' not in text  # no second set of series
+
+
+def test_the_health_path_answers_for_an_orchestrator() -> None:
+    with Prometheus() as exporter:
+        query = Query("idle")
+        exporter.attach(query)
+        with urllib.request.urlopen(exporter.health_url, timeout=5) as answer:
+            assert answer.headers["Content-Type"] == "application/json"
+            assert json.load(answer)["queries"][0]["state"] == "idle"
+        query.state = "stalled"
+        with pytest.raises(urllib.error.HTTPError) as unwell:
+            urllib.request.urlopen(exporter.health_url, timeout=5)
+        assert unwell.value.code == 503
+        assert json.loads(unwell.value.read())["status"] == "stalled"
+        unwell.value.close()
+        query.state = "failed"
+        exporter.on_terminated("q", "it broke")
+        query.state = "idle"  # the end stays: the query itself is not asked any more
+        assert exporter.health()[0] == 503
+
+
+class Query:
+    """What a listener sees of a query."""
+
+    id, name = "q", "busy roads"
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+
+    @property
+    def health(self) -> Health:
+        return Health(self.state, "because")
+
+
 def test_labels_are_escaped() -> None:
     with Prometheus() as exporter:
         exporter.on_started('a"b\\c\nd', "r")
@@ -97,7 +142,7 @@ def test_a_broken_listener_harms_nobody(tmp_path: Path, caplog: pytest.LogCaptur
     notify([broken, good], "on_progress", epoch(1))
     good.close()
     assert (tmp_path / "b").read_text()
-    assert "the stream goes on" in caplog.text
+    assert "the stream goes on" in caplog.text and "Traceback" not in caplog.text
 
 
 def test_names_are_prometheus_names_and_documented() -> None:

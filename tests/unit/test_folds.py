@@ -229,11 +229,31 @@ def test_extreme(kind: str, greatest: bool) -> None:
 # --- first and last ---
 
 
+TIMED = pa.struct([("time", pa.timestamp("us", tz="UTC")), ("value", pa.float64())])
+ticks = st.sampled_from([None, nan, -0.0, 1.5, -inf])
+
+
+def timed(drawn: list[tuple[int, Any]]) -> list[dict[str, Any]]:
+    """Rows in the order of time, some at the same time; in the order of their values where they are."""
+    rows = [{"time": dt.datetime(2025, 1, 1, tzinfo=dt.UTC) + t * dt.timedelta(hours=1), "value": v} for t, v in drawn]
+    return sorted(rows, key=in_time)
+
+
+def in_time(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["time"], order(row["value"])
+
+
 @pytest.mark.parametrize("last", [False, True])
 def test_edge(last: bool) -> None:
-    @given(states_and_runs(small))
-    def hold(drawn: tuple[list[int | None], Bounds]) -> None:
-        check(Edge(last), pa.int64(), drawn, or_null(lambda states: states[-1 if last else 0]))
+    """Panes of count windows may share a time: then the least value is the first, and the greatest the last."""
+    pick = max if last else min
+
+    @given(states_and_runs(st.tuples(st.integers(0, 4), ticks)), st.data())
+    def hold(drawn: tuple[list[tuple[int, Any]], Bounds], data: st.DataObject) -> None:
+        hours, bounds = sorted(t for t, _ in drawn[0]), drawn[1]
+        rows = [timed([(t, v)])[0] for t, (_, v) in zip(hours, drawn[0], strict=True)]
+        states = [data.draw(st.sampled_from([row, row, None])) for row in rows]
+        check(Edge(last), TIMED, (states, bounds), or_null(lambda found: pick(found, key=in_time)))
 
     hold()
 
@@ -343,14 +363,18 @@ def test_most_frequent_adds_counts_of_panes() -> None:
     assert [[(t["value"], t["count"]) for t in top] for top in found] == [[("b", 3), ("a", 2)], [("b", 2), ("c", 1)]]
 
 
-@given(lists_and_runs(st.text(max_size=2)))
-def test_concatenate(drawn: tuple[list[list[str]], Bounds]) -> None:
-    check(Concatenate(), pa.list_(pa.field("element", pa.string(), nullable=False)), drawn, flat)
+@given(lists_and_runs(st.tuples(st.integers(0, 3), ticks.filter(lambda v: v is not None))))
+def test_concatenate(drawn: tuple[list[list[tuple[int, float]]], Bounds]) -> None:
+    """Panes of count windows may share a time: rows at that time are in the order of their values."""
+    panes, bounds = drawn
+    hours = iter(sorted(t for pane in panes for t, _ in pane))
+    states = [timed([(next(hours), v) for _, v in pane]) for pane in panes]
+    check(Concatenate(), pa.list_(TIMED), (states, bounds), lambda found: sorted(flat(found), key=in_time))
 
 
 def test_lists_keep_their_type() -> None:
-    kind = pa.list_(pa.field("element", pa.string(), nullable=False))
-    assert Concatenate()(pa.array([["a"], []], kind), runs_of([(0, 2), (1, 2)])).type == kind
+    kind = pa.list_(pa.field("element", TIMED, nullable=False))
+    assert Concatenate()(pa.array([timed([(0, 1.5)]), []], kind), runs_of([(0, 2), (1, 2)])).type == kind
 
 
 # --- sketches ---
@@ -507,12 +531,12 @@ def test_objects_are_merged_in_order_and_seldom(drawn: tuple[list[str], Bounds])
         (Sum(), pa.decimal128(38, 2)),
         (Extreme(True), pa.string()),
         (Extreme(False), pa.float64()),
-        (Edge(True), pa.int64()),
-        (Edge(False), pa.int64()),
+        (Edge(True), TIMED),
+        (Edge(False), TIMED),
         (Moments(), MOMENTS),
         (DistinctCount(), pa.list_(pa.string())),
         (MostFrequent(3), pa.list_(pa.struct([("value", pa.string()), ("count", pa.int64())]))),
-        (Concatenate(), pa.list_(pa.int64())),
+        (Concatenate(), pa.list_(TIMED)),
         (HllEstimate(), pa.binary()),
         (KllQuantiles((0.5,)), pa.binary()),
         (UserFold(list, append, len, extend, pa.int64()), pa.list_(pa.struct([("t", pa.int64()), ("v0", pa.int64())]))),
@@ -528,8 +552,10 @@ def test_panes_without_runs_and_states_that_are_slices() -> None:
     assert len(Sum()(pa.array([1, 2, 3]), runs_of([]))) == 0
     # Arrow hands out slices of larger buffers: what lies before must not be counted.
     assert Sum()(pa.array([100, 1, 2, 100]).slice(1, 2), runs_of([(0, 2)])).to_pylist() == [3]
+    panes = [timed([(t, float(t))]) for t in range(4)]
+    rows = Concatenate()(pa.array(panes, pa.list_(TIMED)).slice(1, 2), runs_of([(0, 1), (0, 2)]))
+    assert rows.to_pylist() == [panes[1], panes[1] + panes[2]]
     lists = pa.array([["x"], ["a"], ["b"], ["x"]]).slice(1, 2)
-    assert Concatenate()(lists, runs_of([(0, 1), (0, 2)])).to_pylist() == [["a"], ["a", "b"]]
     assert DistinctCount()(lists, runs_of([(0, 2), (1, 2)])).to_pylist() == [2, 1]
 
 

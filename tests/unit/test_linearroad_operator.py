@@ -118,7 +118,7 @@ def answers(rows: pa.Table, road: Road, cuts: list[int]) -> dict[str, pa.Table]:
             for name, batch in operator.process(block) if block.num_rows else ():
                 found[name].append(batch)
     tables = {name: pa.Table.from_batches(found[name], answer_schema(name)) for name in ANSWERS}
-    tables["balance"] = root(tables["balance"], ("Time", "Emit", "QID"), ("Balance",), ("ResultTime",))
+    tables["balance"] = root(tables["balance"], ("Time", "QID"), ("Balance",), ("ResultTime",))
     return tables
 
 

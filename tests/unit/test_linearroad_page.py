@@ -48,7 +48,7 @@ def epoch(number: int, first: int, last: int, started: float, seconds: float, tu
 def test_a_notification_is_put_where_its_report_was(trace: Trace, tmp_path: Path) -> None:
     tuples = pa.Table.from_batches(trace.batches())
     report = tuples.filter(pc.equal(tuples["Type"], int(Kind.POSITION))).slice(5, 1).to_pylist()[0]
-    toll = {"VID": report["VID"], "Time": report["Time"], "Emit": report["Time"], "LAV": 42, "Toll": 98}
+    toll = {"VID": report["VID"], "Time": report["Time"], "LAV": 42, "Toll": 98}
     publish(tmp_path, "toll", 0, [toll])
     told = Told(trace)
     done = told.read(0, trace.tuples, 100.0, 1.5, tmp_path)
@@ -66,8 +66,7 @@ def test_a_toll_is_charged_when_the_next_one_is_told(trace: Trace, tmp_path: Pat
     vid = next(v for v, n in zip(*np.unique(reports["VID"], return_counts=True), strict=True) if n >= 3)
     times = sorted(reports.filter(pc.equal(reports["VID"], vid))["Time"].to_pylist())[:3]
     rows = [
-        {"VID": int(vid), "Time": time, "Emit": time, "LAV": -1, "Toll": toll}
-        for time, toll in zip(times, (10, 20, 40), strict=True)
+        {"VID": int(vid), "Time": time, "LAV": -1, "Toll": toll} for time, toll in zip(times, (10, 20, 40), strict=True)
     ]
     publish(tmp_path, "toll", 0, rows)
     told = Told(trace)
@@ -81,7 +80,7 @@ def test_balances_know_their_car_and_the_last_counts(trace: Trace, tmp_path: Pat
     asked = tuples.filter(pc.equal(tuples["Type"], int(Kind.BALANCE))).to_pylist()
     assert asked, "nobody asks for a balance in this trace"
     rows = [
-        {"Time": each["Time"], "Emit": each["Time"], "QID": each["QID"], "ResultTime": each["Time"], "Balance": 7 + i}
+        {"Time": each["Time"], "QID": each["QID"], "ResultTime": each["Time"], "Balance": 7 + i}
         for i, each in enumerate(asked)
     ]
     publish(tmp_path, "balance", 0, rows)
@@ -93,7 +92,7 @@ def test_balances_know_their_car_and_the_last_counts(trace: Trace, tmp_path: Pat
 
 def test_alerts_of_one_accident_are_joined_over_epochs(trace: Trace, tmp_path: Path) -> None:
     def alert(time: int, segment: int = 40) -> dict[str, int]:
-        return {"Time": time, "Emit": time, "XWay": 0, "Seg": segment, "Dir": 1, "VID": time}
+        return {"Time": time, "XWay": 0, "Seg": segment, "Dir": 1, "VID": time}
 
     publish(tmp_path, "accident", 0, [alert(10), alert(30), alert(20, segment=41)])
     publish(tmp_path, "accident", 1, [alert(90)])

@@ -12,8 +12,9 @@ import pytest
 import anabranch as ab
 from anabranch.errors import InvalidArgumentError
 from anabranch.linearroad.check.validate import NEVER, KindReport, Report, validate
-from anabranch.linearroad.rate import LOST, Course, Trial, Watch, next_expressways, rating
+from anabranch.linearroad.rate import Course, Trial, next_expressways, rating
 from anabranch.linearroad.schema import INPUT, Mode, answer_schema
+from anabranch.linearroad.watch import LOST, Watch, read_emitted, write_emitted
 from anabranch.runtime.progress import OperatorProgress
 
 COURSE = Course(seconds=600, paced=120)
@@ -66,20 +67,26 @@ def test_responses_are_counted_from_the_end_of_the_warm_up() -> None:
     watch = Watch(warm=100, tuples=140, begin=480)
     for progress in (epoch(0, 60, 100.0, 5.0, 300), epoch(1, 40, 105.0, 5.0, 479)):
         watch.on_progress(progress)
-    assert not watch.over()
+    assert not watch.hopeless()
     watch.on_progress(epoch(2, 10, 110.5, 1.5, 480))
     watch.on_progress(epoch(3, 0, 112.5, 0.1, 480))  # nothing was due
     watch.on_progress(epoch(4, 30, 113.0, 2.0, 483))
     assert watch.published == {2: 482.0, 4: 485.0}
-    assert watch.over()
+    assert watch.done() and watch.hopeless()
+
+
+def test_the_moments_of_a_run_stay_beside_its_answers(tmp_path: Path) -> None:
+    assert read_emitted(tmp_path) is None
+    write_emitted(tmp_path, {4: 485.0, 2: 482.1234})
+    assert read_emitted(tmp_path) == {2: 482.123, 4: 485.0}
 
 
 def test_a_trial_that_falls_behind_is_given_up() -> None:
     watch = Watch(warm=10, tuples=1_000, begin=480)
     watch.on_progress(epoch(0, 10, 100.0, 1.0, 479))
     watch.on_progress(epoch(1, 10, 101.0, LOST + 5, 480))
-    watch.on_progress(epoch(2, 10, 140.0, 0.1, 520))  # a fast epoch afterwards does not mend it
-    assert watch.over()
+    watch.on_progress(epoch(2, 10, 140.0, 0.1, 520))  # a fast epoch afterwards does not change that
+    assert watch.hopeless() and not watch.done()
 
 
 def test_courses_that_are_none() -> None:
@@ -89,7 +96,7 @@ def test_courses_that_are_none() -> None:
 
 
 def test_published_moments_decide_what_is_late(tmp_path: Path) -> None:
-    """Of three epochs the first was before real time, the second left in time, of the third nobody knows."""
+    """Of three epochs the first was before real time, the second left in time, and the third is not known."""
     row = {name: -1 for name in INPUT.names} | {
         "Type": 0,
         "Spd": 30,
@@ -104,12 +111,13 @@ def test_published_moments_decide_what_is_late(tmp_path: Path) -> None:
     (tmp_path / "out" / "toll").mkdir(parents=True)
     for number, time in enumerate(times):
         lav = -1 if time == 10 else 30
-        answer = {"VID": time, "Time": time, "Emit": time, "LAV": lav, "Toll": 0}
+        answer = {"VID": time, "Time": time, "LAV": lav, "Toll": 0}
         table = pa.Table.from_pylist([answer], answer_schema("toll"))
         pq.write_table(table, tmp_path / "out" / "toll" / f"epoch-{number:06d}-part.parquet")
 
-    def judged(published: dict[int, float]) -> KindReport:
+    def judged(published: dict[int, float] | None) -> KindReport:
         report = validate(tmp_path / "in.parquet", None, None, tmp_path / "out", Mode.PAPER, published=published)
+        assert report.timed == bool(published)
         return report.by_kind["toll"]
 
     assert judged({1: 104.5, 2: 202.0}).late == 0
@@ -117,4 +125,6 @@ def test_published_moments_decide_what_is_late(tmp_path: Path) -> None:
     assert judged({1: 106.0, 2: 202.0}).late == 1
     lost = judged({1: 104.5})
     assert lost.late == 1 and lost.worst_response == NEVER - 200
-    assert judged({}).late == 0
+    for nothing in (None, {}):
+        assert judged(nothing).late is judged(nothing).worst_response is None
+        assert judged(nothing).differences == 0

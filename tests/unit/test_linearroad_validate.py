@@ -73,11 +73,11 @@ class Base:
         return self.folder / "input.parquet", self.folder / "history.parquet", self.folder / "segments.parquet"
 
     def answers(self) -> Output:
-        """The preferred right answers, one second after the question."""
+        """The preferred right answers."""
         output = {}
         for kind in ANSWERS:
             rows = pq.read_table(self.expected.path(kind)).to_pylist()
-            right = [row | {"Emit": row["Time"] + 1} for row in rows if not row.get("Alternative")]
+            right = [row for row in rows if not row.get("Alternative")]
             output[kind] = [{name: row[name] for name in answer_schema(kind).names} for row in right]
         return output
 
@@ -92,12 +92,19 @@ class Base:
             for kind, rows in self.answers().items()
         }
 
-    def validated(self, output: Output, folder: Path, copies: Copies | None = None) -> Report:
+    def validated(
+        self, output: Output, folder: Path, copies: Copies | None = None, after: float | None = None
+    ) -> Report:
+        """`after`: a run in real time, an epoch per second, published so many seconds after it."""
+        published = {} if after is None else {t: t + after for t in range(1_000)}
         for kind, rows in output.items():
-            path = folder / kind / "epoch-000003-part-0.parquet"
-            path.parent.mkdir(parents=True)
-            pq.write_table(pa.Table.from_pylist(rows, schema=answer_schema(kind)), path)
-        return validate(*self.inputs, folder, self.expected.mode, copies, expected=self.expected, threads=1)
+            (folder / kind).mkdir(parents=True)
+            for epoch in {row["Time"] for row in rows} if published else {3}:
+                mine = [row for row in rows if not published or row["Time"] == epoch]
+                path = folder / kind / f"epoch-{epoch:06d}-part-0.parquet"
+                pq.write_table(pa.Table.from_pylist(mine, schema=answer_schema(kind)), path)
+        known = {"expected": self.expected, "threads": 1, "published": published or None}
+        return validate(*self.inputs, folder, self.expected.mode, copies, **known)
 
 
 def _write(path: Path, rows: list[Row], schema: pa.Schema) -> None:
@@ -125,7 +132,18 @@ def test_right_answers_pass(base: Base, tmp_path: Path) -> None:
     assert report.differences == 0
     for kind, rows in output.items():
         n = len(rows)
-        assert report.by_kind[kind] == KindReport(expected=n, given=n, equal=n, worst_response=1)
+        assert report.by_kind[kind] == KindReport(expected=n, given=n, equal=n)
+    assert not report.timed
+    assert (report.table().title or "").endswith("all answers are right; response times were not measured")
+
+
+def test_right_answers_in_time_pass(base: Base, tmp_path: Path) -> None:
+    output = base.answers()
+    report = base.validated(output, tmp_path, after=1)
+    for kind, rows in output.items():
+        n = len(rows)
+        assert report.by_kind[kind] == KindReport(expected=n, given=n, equal=n, late=0, early=0, worst_response=1)
+    assert report.timed and (report.table().title or "").endswith("all answers are right and in time")
 
 
 def test_without_expected_answers_at_hand_they_are_computed(base: Base, tmp_path: Path) -> None:
@@ -152,12 +170,7 @@ def _spoil(rows: list[Row]) -> None:
         row[column] += 1
 
 
-def _hasten(rows: list[Row]) -> None:
-    for row in rows[:3]:
-        row["Emit"] = row["Time"] - 1
-
-
-CORRUPTIONS = {"missing": _lose, "unexpected": _invent, "duplicates": _repeat, "wrong": _spoil, "early": _hasten}
+CORRUPTIONS = {"missing": _lose, "unexpected": _invent, "duplicates": _repeat, "wrong": _spoil}
 
 
 @pytest.mark.parametrize("difference", list(CORRUPTIONS))
@@ -175,14 +188,19 @@ def test_each_corruption_is_found_and_shown(base: Base, tmp_path: Path, differen
 
 
 def test_an_answer_is_late_one_second_after_the_limit(base: Base, tmp_path: Path) -> None:
-    output = base.answers()
-    for kind, (last, late, *_) in output.items():
-        last["Emit"] = last["Time"] + LIMITS[kind]
-        late["Emit"] = late["Time"] + LIMITS[kind] + 1
-    report = base.validated(output, tmp_path)
-    for kind, found in report.by_kind.items():
-        assert (found.late, found.differences, found.worst_response) == (1, 1, LIMITS[kind] + 1)
-        assert [example.answer for example in found.examples] == [output[kind][1]]
+    for after in (5, 6, 10, 11, 30, 31):
+        report = base.validated(base.answers(), tmp_path / str(after), after=after)
+        for kind, found in report.by_kind.items():
+            late = found.given if after > LIMITS[kind] else 0
+            assert (found.late, found.differences, found.worst_response) == (late, late, after)
+            assert all(example.difference == "late" and example.answer["Emit"] for example in found.examples)
+
+
+def test_an_answer_before_its_question_is_early(base: Base, tmp_path: Path) -> None:
+    report = base.validated(base.answers(), tmp_path, after=-1)
+    for found in report.by_kind.values():
+        assert (found.early, found.differences) == (found.given, found.given)
+        assert {example.reason for example in found.examples} == {"emitted before its question"}
 
 
 def test_a_duplicate_may_be_the_right_one(base: Base, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from anabranch.runtime.progress import EpochProgress, OperatorProgress, WorkerMeasure
 from anabranch.ui import LiveView
-from anabranch.ui.live import amount, bars, moment, size
+from anabranch.ui.live import bars
 
 OPERATOR = OperatorProgress(
     "window-1",
@@ -78,10 +78,3 @@ def test_operators_without_workers_and_figures_that_nobody_knows() -> None:
 @pytest.mark.parametrize(("load", "bar"), [(0.0, " "), (0.01, " "), (0.5, "▄"), (1.0, "█"), (7.0, "█"), (-1.0, " ")])
 def test_bars(load: float, bar: str) -> None:
     assert bars([load]) == bar
-
-
-def test_units() -> None:
-    assert [amount(n) for n in (0, 950, 12_345, 4.56e6, 2e9)] == ["0", "950", "12.3 k", "4.56 M", "2 G"]
-    assert [size(n) for n in (0, 1_023, 1_024, 3 << 20, 5 << 30)] == ["0 B", "1023 B", "1.0 KiB", "3.0 MiB", "5.0 GiB"]
-    assert moment(None) == "-" and moment(-1_000_000) == "1969-12-31 23:59:59"
-    assert moment(2**62) == f"{2**62} us"

@@ -56,13 +56,15 @@ class Plant:
     def epoch(self, rate: float) -> EpochProgress:
         self.decisions = dict(self.controller.decide(self.history[-50:], self.decisions))
         rows = rate * self.waited
-        kept = {name: rows for name in self.costs}
-        points, at_source = self.points(), 0.0
+        kept, emitted = {name: rows for name in self.costs}, {name: 100.0 for name in self.costs}
+        points, at_source, shut = self.points(), 0.0, self.decisions["shut"]
         for name in self.decisions["cut"]:
             p = self.decisions["p"].get(name, 0.0)
             at_source = p if points[name].kind == "source" else at_source
             for box in points[name].domain:
-                kept[box] = rows * (1 - p)
+                # Where windows overlap, some rows of dropped ones are needed for others; of a shut query none is.
+                spared = 1.0 if name in shut else points[name].span.spared(points[name].bound)
+                kept[box], emitted[box] = rows * (1 - p * spared), 100.0 * (1 - p)
         shed = rows * len(self.costs) - sum(kept.values())
         tremble = 1 + self.rng.uniform(-self.noise, self.noise)
         seconds = {name: tremble * (FIXED + self.costs[name] * kept[name]) for name in self.costs}
@@ -78,10 +80,12 @@ class Plant:
             self.trigger,
             rows=round(rows),
             operators=tuple(
-                OperatorProgress(name, rows=round(kept[name]), emitted=10, seconds=seconds[name]) for name in self.costs
+                OperatorProgress(name, rows=round(kept[name]), emitted=round(emitted[name]), seconds=seconds[name])
+                for name in self.costs
             ),
             drops=tuple(
-                DropProgress(name, self.decisions["p"].get(name, 0.0), 1, "") for name in self.decisions["cut"]
+                DropProgress(name, self.decisions["p"].get(name, 0.0), None if name in shut else 1, "")
+                for name in self.decisions["cut"]
             ),
             latency=self.waited + total,
             arrived=rows,
@@ -178,6 +182,58 @@ def test_of_two_queries_the_costliest_is_shut() -> None:
     plant.run(20_000, 6)
     plant.run(400_000, 14)
     assert plant.decisions["shut"][0] == "before window-2"
+
+
+def over_another() -> tuple[Box, ...]:
+    """window-1, and window-2 over its results; both are delivered."""
+    return (
+        Box("window-1", (Window(2 * S, 2 * S),), ("source 0",), Terms(10)),
+        Box("window-2", (Window(8 * S, 4 * S),), ("window-1",), Terms(4)),
+    )
+
+
+def work(first: float, second: float) -> WorkShares:
+    return WorkShares({"window-1": first, "window-2": second}, {"window-1": 0.0, "window-2": 0.0})
+
+
+def test_the_costliest_query_is_shut_and_not_the_source_of_both() -> None:
+    shed = controller(over_another())
+    assert {point.name for cut in shed.cuts for point in cut} == {"source 0", "before window-2"}
+    assert shed.shut_one(work(0.12, 0.88), []) == ["before window-2"]
+    # If that is not enough, the other one follows.
+    assert shed.shut_one(work(0.12, 0.88), ["before window-2"]) == ["source 0"]
+    assert shed.shut_one(work(0.12, 0.88), ["source 0"]) == ["source 0"]
+
+
+def test_a_query_is_not_shut_where_that_would_spare_less_than_drops_do() -> None:
+    """80 % of all rows can be dropped at the source; to shut window-2 alone would spare 30 % of the work."""
+    assert controller(over_another()).shut_one(work(0.7, 0.3), []) == ["source 0"]
+
+
+def test_of_queries_side_by_side_one_after_the_other_is_shut() -> None:
+    shed, shares = controller(two_queries(max_gap=1)), work(0.3, 0.7)
+    assert shed.shut_one(shares, []) == ["before window-2"]
+    assert set(shed.shut_one(shares, ["before window-2"])) == {"before window-1", "before window-2"}
+
+
+@pytest.mark.parametrize("over", [4.0, 4.6])
+def test_under_overload_the_cheap_query_goes_on(over: float) -> None:
+    """12 % and 88 % of the work. Where both were shut for a while, the cheap one opens again."""
+    plant = Plant(controller(over_another()), {"window-1": 1.2e-6, "window-2": 8.8e-6})
+    plant.run(0.3 * capacity(), 6)
+    plant.run(over * capacity(), 20)
+    for epoch in plant.run(over * capacity(), 15):
+        assert plant.decisions["shut"] == ["before window-2"]
+        assert epoch.latency is not None and epoch.latency < BOUND
+    plant.run(0.3 * capacity(), 30)
+    assert plant.decisions["shut"] == [] and not any(plant.decisions["p"].values())
+
+
+def test_what_is_shut_opens_as_far_as_the_load_allows() -> None:
+    shed, shares = controller(over_another()), work(0.12, 0.88)
+    assert shed._opened(0.5, shares, ["source 0"]) == []
+    assert shed._opened(0.85, shares, ["source 0"]) == ["before window-2"]
+    assert shed._opened(0.95, shares, ["source 0"]) is None
 
 
 @pytest.mark.parametrize(("weight", "loses"), [(10.0, "before window-2"), (0.1, "before window-1")])

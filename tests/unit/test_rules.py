@@ -14,6 +14,7 @@ SPARK_INTERNALS = {"_jvm", "_jdf", "_jsparkSession", "_jsc", "_sc", "rdd", "spar
 PICKLERS = {"pickle", "cloudpickle", "dill"}
 TALKATIVE = {"cli", "demo", "bench"}  # modules, or packages, of the command; the rest returns values
 BUILDS_SESSIONS = {"embedded"}
+DECIDES_TYPES = {"io", "bench"}  # `io.arrow` does, for the library; a benchmark may measure Spark as it is
 
 
 def violations(source: str, module: str) -> Iterator[str]:
@@ -33,6 +34,10 @@ def _violations_of(node: ast.AST, module: str) -> Iterator[str]:
             yield "the library does not print"
         case ast.Attribute(value=ast.Name("SparkSession"), attr="builder") if module not in BUILDS_SESSIONS:
             yield "the session comes from the DataFrame"
+        case ast.Attribute(attr="mapInArrow") | ast.Name("to_arrow_schema" | "to_arrow_type") if (
+            module not in DECIDES_TYPES
+        ):
+            yield "`io.arrow` decides in which types rows travel: use its map_in_arrow, arrow_schema or arrow_type"
         case ast.Import(names) | ast.ImportFrom(names=names):
             origin = getattr(node, "module", None) or ""
             parts = {part for alias in names for part in f"{origin}.{alias.name}".split(".")}
@@ -61,6 +66,8 @@ def test_source_keeps_the_rules(path: Path) -> None:
         "import pyspark.cloudpickle as cp",
         "from pickle import dumps",
         "from pyspark import cloudpickle",
+        "df.mapInArrow(f, 'n bigint')",
+        "to_arrow_schema(df.schema, timezone='UTC')",
     ],
 )
 def test_checker_sees(source: str) -> None:
@@ -76,6 +83,8 @@ def test_checker_sees(source: str) -> None:
         ("rdd = 1", "plan"),
         ("from rich import pretty", "plan"),
         ("df.sparkSession.range(3)", "plan"),
+        ("map_in_arrow(df, f, schema)", "plan"),
+        ("df.mapInArrow(f, 'n bigint')", "io"),
     ],
 )
 def test_checker_lets_pass(source: str, module: str) -> None:

@@ -24,7 +24,7 @@ from pyspark import cloudpickle
 
 from anabranch.errors import CheckpointError, InvalidArgumentError, StateError
 from anabranch.runtime import files
-from anabranch.runtime.files import ALIGNMENT, FORMAT, Folder
+from anabranch.runtime.files import ALIGNMENT, FORMAT, OLDEST, Folder
 from tests.conftest import s3_at
 
 RESERVED = {"kind", "crc32", "length", "name", "payload", "self"}
@@ -174,6 +174,14 @@ def test_a_newer_format(local: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     local.write("a", "thing", b"x")
     monkeypatch.undo()
     with pytest.raises(CheckpointError, match=f"format {FORMAT + 1}"):
+        local.read("a", "thing")
+
+
+def test_an_older_format_than_is_supported(local: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "FORMAT", OLDEST - 1)
+    local.write("a", "thing", b"x")
+    monkeypatch.undo()
+    with pytest.raises(CheckpointError, match=f"has format {OLDEST - 1}, .* reads is {OLDEST}"):
         local.read("a", "thing")
 
 

@@ -25,7 +25,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from anabranch.errors import InvalidArgumentError, StateError
 from anabranch.operators.state import MemoryState, State
 from anabranch.runtime import live
-from anabranch.runtime.live import Lease, LiveState
+from anabranch.runtime.lease import Lease
+from anabranch.runtime.live import LiveState
 
 
 def content(state: State) -> dict[str, Any]:
@@ -322,9 +323,7 @@ def test_files_that_do_not_fit_the_stamp(tmp_path: Path) -> None:
             if name.endswith(".array") and length >= 4 * 8:
                 continue  # the items are there, only the room to grow is not
             (tmp_path / name).write_bytes(whole[:length])
-            reopened = LiveState(tmp_path)
-            whole_table = reopened.stamp() == 4 and len(reopened.table("t")) == 300
-            assert reopened.stamp() is None or (name.endswith(".table") and whole_table)  # but for the end mark
+            assert LiveState(tmp_path).stamp() is None
         (tmp_path / name).unlink()
         assert LiveState(tmp_path).stamp() is None
         (tmp_path / name).write_bytes(whole)
@@ -391,7 +390,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (pa.ipc, "new_stream", lambda: state.put("t", pa.table({}))),
         (os, "replace", lambda: state.commit(4)),
         (os, "write", lambda: state.commit(4)),
-        (Path, "unlink", lambda: state.drop("a")),
+        (os, "unlink", lambda: state.drop("a")),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(target, name, full)
@@ -430,7 +429,8 @@ def test_commit_describes_the_items_only_when_they_changed(tmp_path: Path, monke
 WORKER = """
 import sys
 import pyarrow as pa
-from anabranch.runtime.live import Lease, LiveState
+from anabranch.runtime.lease import Lease
+from anabranch.runtime.live import LiveState
 
 state, opened = None, 0
 for line in sys.stdin:  # an epoch per line; "crash" dies in the middle of one

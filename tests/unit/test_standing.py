@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.runtime.standing import OperatorState
+from anabranch.runtime.files import Folder
+from anabranch.runtime.ledger import Ledger
+from anabranch.runtime.plan import Network
+from anabranch.runtime.standing import OperatorState, Standing
 
 
 def after(state: OperatorState) -> OperatorState:
@@ -66,3 +72,27 @@ def test_no_block_is_forgotten_that_is_needed(epochs: list[tuple[int | None, int
             # Its state shows the end of `at`: rows whose window had not passed by then, and all that came since.
             needed = [e for e, t in enumerate(times) if t is not None and (e > at or t >= marks[at] - window)]
             assert not needed or (state.since or 0) <= min(needed)
+
+
+def test_tokens_are_known_of_all_epochs_that_a_group_was_last_run_in(tmp_path: Path) -> None:
+    """By them a worker knows the live state of its groups again, also after a restart."""
+    ledger = Ledger(Folder.at(tmp_path), "q")
+    network = cast(Network, SimpleNamespace(sources=[None], steps=[]))
+    state, standing = OperatorState(), Standing(None, [None], {}, [])
+    standing.operators["join-1"] = state
+    for epoch, waiting in enumerate(({}, {1: 3}, {1: 2}, {})):
+        if epoch:  # the first was planned by a release without tokens
+            ledger.write_plan(epoch, {"token": f"token {epoch}"})
+            standing.tokens[epoch] = f"token {epoch}"
+        else:
+            ledger.write_plan(epoch, {})
+        state.wait(epoch, {0, 1} - waiting.keys(), waiting, None)
+        standing.last = epoch
+        standing.forget_tokens()
+        ledger.write_done(epoch, {"latest": [None], "operators": {"join-1": state.as_json()}})
+        assert Standing.of(network, ledger).tokens == standing.tokens
+        assert standing.tokens == ({epoch: f"token {epoch}"} if epoch else {})
+    state.wait(4, {0}, {1: 1}, None)
+    standing.last, standing.tokens[4] = 4, "token 4"
+    standing.forget_tokens()
+    assert standing.tokens == {3: "token 3", 4: "token 4"}

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from decimal import Decimal, localcontext
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anabranch.errors import ArithmeticOverflowError
 from anabranch.merge.tree import root
 
 parts = st.lists(
@@ -36,7 +39,33 @@ def test_sums_and_maxima_per_query(rows: list[tuple[int | None, ...]]) -> None:
     assert keys == sorted(keys)
 
 
-def test_a_sum_that_does_not_fit_is_an_error() -> None:
-    table = pa.table({"query": pa.array([1, 1], pa.int32()), "sum": pa.array([2**31 - 1, 1], pa.int32())})
-    with pytest.raises(pa.ArrowInvalid):
+@pytest.mark.parametrize(
+    ("kind", "parts"),
+    [
+        (pa.int32(), [2**31 - 1, 1]),
+        (pa.int64(), [2**62, 2**62]),
+        (pa.int64(), [-(2**63), -1]),
+        (pa.int64(), [2**62] * 4),  # wraps to 0
+        (pa.decimal128(38, 2), [Decimal("9" * 36), 1]),
+        (pa.decimal128(38, 0), [9 * Decimal(10) ** 37] * 9),  # wraps in Arrow
+    ],
+)
+def test_a_sum_that_does_not_fit_is_an_error(kind: pa.DataType, parts: list[int | Decimal]) -> None:
+    table = pa.table({"query": pa.array([1] * len(parts), pa.int32()), "sum": pa.array(parts, kind)})
+    with pytest.raises(ArithmeticOverflowError, match="'sum' does not fit their type"):
         root(table, ("query",), ("sum",), ())
+
+
+@pytest.mark.parametrize(
+    ("kind", "parts"),
+    [
+        (pa.int64(), [2**62, 2**62 - 1, -5]),
+        (pa.int64(), [-(2**63)]),
+        (pa.decimal128(38, 2), [Decimal("9" * 36), Decimal("0.99"), None]),
+    ],
+)
+def test_the_largest_sums_that_fit(kind: pa.DataType, parts: list[Any]) -> None:
+    table = pa.table({"query": pa.array([1] * len(parts), pa.int32()), "sum": pa.array(parts, kind)})
+    (row,) = root(table, ("query",), ("sum",), ()).to_pylist()
+    with localcontext(prec=60):
+        assert row["sum"] == sum(part for part in parts if part is not None)

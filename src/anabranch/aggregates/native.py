@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -29,6 +30,8 @@ from pyspark.sql.types import (
 )
 
 from anabranch.aggregates.base import Aggregate, Bound, ColumnLike, Inputs, State
+from anabranch.aggregates.sums import checked_avg, checked_sum, sum_type
+from anabranch.calls import called_as
 from anabranch.errors import ColumnTypeError, InvalidArgumentError
 from anabranch.operators import folds
 
@@ -36,6 +39,7 @@ _SUM = folds.Sum()
 _LEAST, _GREATEST = folds.Extreme(greatest=False), folds.Extreme(greatest=True)
 
 
+@called_as("ab.count()")
 def count(column: ColumnLike | None = None) -> Aggregate:
     """Rows; with a column, rows in which it is not null."""
 
@@ -46,16 +50,19 @@ def count(column: ColumnLike | None = None) -> Aggregate:
     return Aggregate("count", () if column is None else (column,), bind, invertible=True)
 
 
+@called_as('ab.sum("fare")')
 def sum(column: ColumnLike) -> Aggregate:
     """Sum; integers exactly, an overflow is an error."""
 
     def bind(inputs: Inputs) -> Bound:
-        total = F.sum(_numeric("sum", inputs))
-        return Bound((State(total, _SUM, F.sum),), _first, total)
+        value, kind = _numeric("sum", inputs), sum_type(inputs.types[0])
+        total = checked_sum(value, kind)
+        return Bound((State(total, _SUM, partial(checked_sum, kind=kind)),), _first, total)
 
     return Aggregate("sum", (column,), bind, invertible=True)
 
 
+@called_as('ab.avg("fare")')
 def avg(column: ColumnLike) -> Aggregate:
     """Mean: a double, or for decimals a decimal with four more places, as in Spark."""
 
@@ -64,9 +71,9 @@ def avg(column: ColumnLike) -> Aggregate:
         if isinstance(kind, DecimalType):
             # Divided in the fold: Spark's division of two decimals keeps fewer digits than its own average.
             result = _bounded_decimal(kind.precision + 4, kind.scale + 4)
-            total = F.struct(F.sum(value).alias("sum"), F.count(value).alias("n"))
+            total = F.struct(checked_sum(value, sum_type(kind)).alias("sum"), F.count(value).alias("n"))
             mean = State(total, folds.DecimalMean(result.precision, result.scale), result=result)
-            return Bound((mean,), _first, F.avg(value))
+            return Bound((mean,), _first, checked_avg(value, result))
         value = value.cast("double")
         states = (State(F.sum(value), _SUM, F.sum), State(F.count(value), _SUM, F.sum))
         return Bound(states, lambda s: F.when(s[1] > 0, s[0] / s[1]), F.avg(value))
@@ -74,36 +81,43 @@ def avg(column: ColumnLike) -> Aggregate:
     return Aggregate("avg", (column,), bind, invertible=True)
 
 
+@called_as('ab.min("fare")')
 def min(column: ColumnLike) -> Aggregate:
     """The least value, of any type with an order. NaN is greater than every number, as in Spark."""
     return _extreme("min", column, F.min, _LEAST)
 
 
+@called_as('ab.max("fare")')
 def max(column: ColumnLike) -> Aggregate:
     """The greatest value, of any type with an order."""
     return _extreme("max", column, F.max, _GREATEST)
 
 
+@called_as('ab.variance("fare")')
 def variance(column: ColumnLike, *, population: bool = False) -> Aggregate:
     """Sample variance (or that of the population); that of one row is null, as in Spark."""
     return _spread("variance", column, population, lambda v: v, F.var_pop if population else F.var_samp)
 
 
+@called_as('ab.stddev("fare")')
 def stddev(column: ColumnLike, *, population: bool = False) -> Aggregate:
     """Sample standard deviation (or that of the population)."""
     return _spread("stddev", column, population, F.sqrt, F.stddev_pop if population else F.stddev_samp)
 
 
+@called_as('ab.first("fare")')
 def first(column: ColumnLike) -> Aggregate:
     """The value of the earliest row; of several at the same time, the least value."""
     return _by_time("first", column, F.min, last=False)
 
 
+@called_as('ab.last("fare")')
 def last(column: ColumnLike) -> Aggregate:
     """The value of the latest row; of several at the same time, the greatest value."""
     return _by_time("last", column, F.max, last=True)
 
 
+@called_as('ab.count_distinct("cell")')
 def count_distinct(column: ColumnLike, *, approx: bool = False, lg_k: int = 12) -> Aggregate:
     """How many different values: exactly, or with `approx` by HyperLogLog of 2^lg_k registers.
 
@@ -126,6 +140,7 @@ def count_distinct(column: ColumnLike, *, approx: bool = False, lg_k: int = 12) 
     return Aggregate("count_distinct", (column,), sketch if approx else exact, invertible=not approx)
 
 
+@called_as('ab.quantile("fare", 0.95)')
 def quantile(column: ColumnLike, q: float | Sequence[float], *, k: int = 200) -> Aggregate:
     """Approximate quantile(s) by a KLL sketch: the rank is off by about 1.65 / k^0.9 or less, 1.3 % at k = 200.
 
@@ -149,6 +164,7 @@ def quantile(column: ColumnLike, q: float | Sequence[float], *, k: int = 200) ->
     return Aggregate("quantile", (column,), bind)
 
 
+@called_as('ab.top_k("cell", 3)')
 def top_k(column: ColumnLike, k: int) -> Aggregate:
     """The k most frequent values, exactly, as an array of (value, count); of equal counts the smaller value first."""
     if not _whole(k) or k < 1:
@@ -162,6 +178,7 @@ def top_k(column: ColumnLike, k: int) -> Aggregate:
     return Aggregate("top_k", (column,), bind, invertible=True)
 
 
+@called_as('ab.collect("fare")')
 def collect(column: ColumnLike) -> Aggregate:
     """All values that are not null, as an array in the order of time. The state is as large as the window."""
 
@@ -260,6 +277,8 @@ def _orderable(name: str, inputs: Inputs) -> Column:
 def _hashable(name: str, inputs: Inputs) -> Column:
     """What a HyperLogLog can hash; other ordered types go in as their text."""
     value, kind = _orderable(name, inputs), inputs.types[0]
+    if isinstance(kind, TimestampType):
+        return F.unix_micros(value)  # The text of a time depends on the session's zone, which shows some hours twice.
     if isinstance(kind, (DoubleType, FloatType)):
         value = value + F.lit(0.0).cast(kind)  # -0.0 becomes 0.0: equal numbers must have equal texts.
     return value if kind.typeName() in ("integer", "long", "string", "binary") else value.cast("string")

@@ -6,15 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import ArrayType, CalendarIntervalType, DataType, MapType, StructType, VariantType
 
 from anabranch.aggregates.base import Aggregate, Bound, ColumnLike, Inputs, Parts, State
+from anabranch.calls import called_as
 from anabranch.errors import ColumnTypeError, InvalidArgumentError
+from anabranch.io.arrow import arrow_type
 from anabranch.operators import folds
 from anabranch.operators.parts import Evaluate, StateFold
 
 
+@called_as('ab.user_aggregate("fare", init=list, incr=..., final=..., returns="double")')
 def user_aggregate(
     *columns: ColumnLike,
     init: Callable[[], Any],
@@ -28,7 +30,8 @@ def user_aggregate(
     """An aggregate of your own.
 
     ``init()`` makes a state, ``incr(state, *values)`` takes one row and returns the state, ``final(state)`` makes the
-    result, of the Spark type ``returns``. Rows come in the order of time; nulls come as None.
+    result, of the Spark type ``returns``. Rows come in the order of time; nulls come as None, and
+    timestamps as `datetime` in UTC.
 
     With ``merge(earlier, later)``, which returns the state of both, it may run on panes: each row is seen once, however
     many windows it is in. Without it, each window takes all its rows anew, in batches or single windows. `incr` and
@@ -54,7 +57,7 @@ def user_aggregate(
     def bind(inputs: Inputs) -> Bound:
         result = _parse("returns", returns)
         for kind in inputs.types:
-            if not _can_be_sorted(kind):
+            if not can_be_sorted(kind):
                 raise ColumnTypeError(
                     f"{name} cannot take a column of type {kind.simpleString()}: rows at the same time are ordered by "
                     "their values, and these have no order",
@@ -62,23 +65,24 @@ def user_aggregate(
                 )
         row = F.struct(inputs.time.alias("t"), *(c.alias(f"v{i}") for i, c in enumerate(inputs.columns)))
         rows = F.sort_array(F.collect_list(row))
-        fold = folds.UserFold(init, incr, final, merge, to_arrow_type(result, timezone="UTC"))
+        fold = folds.UserFold(init, incr, final, merge, arrow_type(result))
         parts = None
         if state is not None and merge is not None:
             kind = _parse("state", state)
-            arrow = to_arrow_type(kind, timezone="UTC")
-            combine = StateFold(arrow, merge, final, to_arrow_type(result, timezone="UTC"))
+            arrow = arrow_type(kind)
+            combine = StateFold(arrow, merge, final, arrow_type(result))
             parts = Parts(Evaluate(init, incr, arrow), combine, kind)
         return Bound((State(rows, fold, result=result, parts=parts),), lambda s: s[0], None)
 
     return Aggregate(name, columns, bind, mergeable=merge is not None, python=True)
 
 
-def _can_be_sorted(kind: DataType) -> bool:
+def can_be_sorted(kind: DataType) -> bool:
+    """Whether Spark has an order for values of that type."""
     if isinstance(kind, ArrayType):
-        return _can_be_sorted(kind.elementType)
+        return can_be_sorted(kind.elementType)
     if isinstance(kind, StructType):
-        return all(_can_be_sorted(field.dataType) for field in kind)
+        return all(can_be_sorted(field.dataType) for field in kind)
     return not isinstance(kind, (MapType, VariantType, CalendarIntervalType))
 
 

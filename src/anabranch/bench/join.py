@@ -39,6 +39,7 @@ from anabranch.bench.report import Measured, best_of, drain, print_json, progres
 from anabranch.bench.windows import ResultsDifferError
 from anabranch.bench.workloads import shared_data
 from anabranch.embedded import local_session
+from anabranch.windows import describe
 
 GOALS = {
     "sustained_rate": 50_000.0,
@@ -349,7 +350,7 @@ class _Bench:
             rows = data.trades.num_rows if rename.get("size") else data.quotes.num_rows
             source = ab.replay(self.spark, path, time="ts", rows_per_epoch=-(-rows // 10)).withColumnsRenamed(rename)
             streams.append(ab.stream(source, time=rename.get("ts", "ts"), watermark="10 minutes"))
-        joined = streams[0].join(streams[1], on="symbol", within=(window, window))
+        joined = streams[0].join(streams[1], on="symbol", within=(describe(window), describe(window)))
         folder, sink = self.folder / "streamed", ab.NoopSink()
         began = time.perf_counter()
         query = joined.start(

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 
 import anabranch as ab
 from anabranch.bench.join_streams import SECOND
+from anabranch.windows import describe
 
 SYMBOLS = ("aig", "bac", "ibm")
 START = 1_381_152_600 * SECOND  # 7 October 2013, 13:30 UTC; in the files, New York's 9:30 without a zone
@@ -103,7 +104,7 @@ def ours(spark: SparkSession, paths: tuple[Path, Path], window: int) -> DataFram
     """Buckets of time."""
     trades, quotes = frames(spark, paths)
     left, right = ab.stream(trades, time="ts"), ab.stream(quotes, time="quoted")
-    return left.join(right, on="symbol", within=(window, window)).to_df()
+    return left.join(right, on="symbol", within=(describe(window), describe(window))).to_df()
 
 
 def sparks(spark: SparkSession, paths: tuple[Path, Path], window: int) -> DataFrame:

@@ -19,7 +19,8 @@ import anabranch as ab
 from anabranch.aggregates import Aggregate
 from anabranch.bench.windows import ResultsDifferError
 from anabranch.bench.workloads import Workload
-from anabranch.split.partitioning import Partitioning
+from anabranch.split.partitioning import COUNTING_KEYS, WITH_CHOICES, Partitioning
+from anabranch.windows import describe
 
 TOP = 10
 
@@ -36,10 +37,15 @@ class Question:
     def ask(self, window: WindowFile, spark: SparkSession, how: Partitioning | None, workers: int) -> DataFrame:
         """None leaves the choice to Anabranch."""
         given: dict[str, Any] = {}
+        if how is not None or any(aggregate.python for aggregate in self.aggregates.values()):
+            given = {"workers": workers, "splitters": 1}
         if how is not None:
-            given = {"partition": how.policy, "choices": how.choices, "cardinality": how.cardinality}
-        stream = ab.stream(window.read(spark), time="t").window(size=window.size, origin=window.start)
-        windows = stream.by(*self.keys, workers=workers, splitters=1, **given).agg(**self.aggregates)
+            given |= {"partition": how.policy}
+            given |= {"choices": how.choices} if how.policy in WITH_CHOICES else {}
+            given |= {"cardinality": how.cardinality} if how.policy in COUNTING_KEYS else {}
+        stream = ab.stream(window.read(spark), time="t")
+        windowed = stream.window(size=describe(window.size), origin=describe(window.start))
+        windows = windowed.by(*self.keys, **given).agg(**self.aggregates)
         return self._top(windows.to_df())
 
     def right(self, window: WindowFile, spark: SparkSession) -> list[Row]:

@@ -33,7 +33,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numba import njit
 from numpy.typing import NDArray
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
@@ -42,6 +41,7 @@ from rich.console import Console
 from anabranch.bench.data import START
 from anabranch.bench.report import Measured, best_of, print_json, progress, show, show_ratios
 from anabranch.bench.windows import ResultsDifferError
+from anabranch.compiled import kernel
 from anabranch.embedded import local_session
 from anabranch.io.blocks import blocks_of, pack, read_block, unpack, write_blocks
 from anabranch.runtime.progress import SplitterMeasure
@@ -229,7 +229,7 @@ def _for_everyone(block: pa.RecordBatch) -> Any:
     return np.asarray(block.column("kind")) == np.int32(2)
 
 
-@njit(cache=True)
+@kernel()
 def _work(numbers: NDArray[np.int32], turns: int, q: int) -> NDArray[np.int32]:
     """Each number as it is, after `turns` steps. Their result could change it, so no compiler can leave them out."""
     out = np.empty_like(numbers)

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from anabranch.io.arrow import map_in_arrow
 from anabranch.io.blocks import payloads, referenced
 from anabranch.network.parts import Packed
 from anabranch.runtime.files import Folder
@@ -21,7 +22,6 @@ from anabranch.runtime.files import Folder
 @dataclass(frozen=True)
 class _ReadFiles:
     folder: Folder
-    schema: pa.Schema
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -36,7 +36,7 @@ def read_files(session: SparkSession, folder: Folder, files: Sequence[str], sche
     if not files:
         return session.createDataFrame([], types)
     names = session.createDataFrame([(name,) for name in files], "name string")
-    return names.mapInArrow(_ReadFiles(folder, schema), types)
+    return map_in_arrow(names, _ReadFiles(folder), types)
 
 
 @dataclass(frozen=True)
@@ -51,4 +51,4 @@ class _Unpack:
 
 def unpacked(frame: DataFrame, packed: Packed) -> DataFrame:
     """The tuples of a DataFrame of blocks, as rows."""
-    return frame.mapInArrow(_Unpack(packed), from_arrow_schema(packed.schema))
+    return map_in_arrow(frame, _Unpack(packed), from_arrow_schema(packed.schema))

@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from anabranch.errors import ColumnTypeError, InvalidArgumentError, ReplayError
 from anabranch.io.blocks import BlockRef, blocks_of, check_time, micros_of, read_block, schema_of
+from anabranch.text import moment
 
 _TAIL = 4_096  # bytes at the end of a file that go into the fingerprint
 _NEVER = np.iinfo(np.int64).min  # the running maximum before any time has come
@@ -118,9 +119,9 @@ class Recording:
         for before, after in pairwise(timed):
             if after.max_t < before.min_t:  # type: ignore[operator]  # a block with one bound has the other
                 raise ReplayError(
-                    f"block {after.index} of {Path(after.path).name} ends at time {after.max_t}, before block "
-                    f"{before.index} of {Path(before.path).name} begins ({before.min_t}): on the recording's own clock "
-                    "all of it would come late and at once",
+                    f"block {after.index} of {Path(after.path).name} ends at {moment(after.max_t)}, before block "
+                    f"{before.index} of {Path(before.path).name} begins ({moment(before.min_t)}): on the clock of the "
+                    "recording all of it would come late and at once",
                     hint="sort the recording by time, and name its files so that their names sort in that order; "
                     "with rate=... any order is fine",
                 )

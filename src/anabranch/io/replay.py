@@ -27,11 +27,13 @@ import pyarrow as pa
 from pyspark.errors import PySparkTypeError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructField, StructType
 
+from anabranch.calls import called_as
 from anabranch.errors import ColumnTypeError, InvalidArgumentError
+from anabranch.io.arrow import arrow_schema, conformed
 from anabranch.io.blocks import bounds_of, micros_of, one_batch, read_block
 from anabranch.io.pacer import Pacer
 from anabranch.io.recording import Recording, Slice, changed, shares
@@ -103,6 +105,7 @@ class ReplayOptions:
         return recording
 
 
+@called_as('ab.replay(spark, "trips/", time="at")')
 def replay(
     spark: SparkSession,
     path: str | Path,
@@ -226,7 +229,7 @@ class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Share)
-        target = to_arrow_schema(self._schema, timezone="UTC")
+        target = arrow_schema(self._schema)
         for piece in partition.slices:
             if os.stat(piece.path).st_size != piece.file_bytes:
                 raise changed(Path(piece.path).name)
@@ -234,7 +237,7 @@ class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield _references(partition.slices, self._options.time, target)
             return
         batches = (read_block(p.path, p.block, first=p.first, rows=p.rows) for p in partition.slices)
-        yield from _regrouped(_conform(batch, target) for batch in batches)
+        yield from _regrouped(conformed(batch, target) for batch in batches)
 
     def _offset(self, row: int) -> dict[str, Any]:
         return {"files": self._recording.fingerprint, "row": row}
@@ -268,15 +271,6 @@ def _regrouped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
                 waiting = []
     if waiting:
         yield one_batch(pa.Table.from_batches(waiting))
-
-
-def _conform(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
-    """The batch in the Arrow types that Spark expects: Spark's timestamps are microseconds."""
-    columns = []
-    for column, field in zip(batch.columns, target, strict=True):
-        timed = pa.types.is_timestamp(column.type) and column.type.unit != "us"
-        columns.append((micros_of(column) if timed else column).cast(field.type))
-    return pa.RecordBatch.from_arrays(columns, schema=target)
 
 
 def _spark_schema(schema: pa.Schema) -> StructType:

@@ -16,16 +16,18 @@ the epoch as done, runs the epoch again, and the sink must recognise that it has
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
+from anabranch.calls import made_as
 from anabranch.errors import CheckpointError, InvalidArgumentError, StateError
 from anabranch.io.frames import read_files
 from anabranch.runtime.files import Folder, cannot_write
@@ -74,10 +76,16 @@ class Sink(ABC):
     def publish(self, result: Published) -> None:
         """Make an epoch visible. Called again for the same epoch after a crash."""
 
+    @property
+    def place(self) -> dict[str, Any]:
+        """Which sink this is, in plain JSON, for the ledger: `anabranch repair` must know who may have results."""
+        return {"sink": type(self).__name__}
+
     def open(self, session: SparkSession) -> None:  # noqa: B027  # most sinks have nothing to open
         """Called once, before the first epoch: check that the sink can be written."""
 
 
+@made_as('ab.FileSink("results/")')
 class FileSink(Sink):
     """Parquet files, a folder `epoch=N` per epoch that brought rows; ``spark.read.parquet(path)`` reads them all.
 
@@ -90,12 +98,23 @@ class FileSink(Sink):
     def __init__(self, path: str | Path, *, flat: bool = False) -> None:
         self.folder = Folder.at(path)
         self.flat = flat
+        self._path = str(path) if "://" in str(path) else self.folder.path
         self._claimed: str | None = None
         if self.folder.is_object_store:
             raise InvalidArgumentError(
                 f"{path} is on an object store, which cannot rename a folder: an epoch could be seen half written",
                 hint="write to a local or HDFS path, or into a Delta table (DeltaSink)",
             )
+
+    @property
+    def place(self) -> dict[str, Any]:
+        return {**super().place, "path": self._path, "flat": self.flat}
+
+    def epochs(self) -> list[int]:
+        """The epochs whose results are there."""
+        names = self.folder.files() if self.flat else self.folder.folders()
+        found = (re.fullmatch(r"epoch-(\d+)-.*" if self.flat else r"epoch=(\d+)", name) for name in names)
+        return sorted({int(each[1]) for each in found if each})
 
     def open(self, session: SparkSession) -> None:
         self.folder.create()
@@ -135,7 +154,7 @@ class FileSink(Sink):
         """Make the folder that checkpoint's own: the epochs of another have the same names and would pass for these."""
         if self.folder.exists(_OWNER):
             if self._claimed != query:
-                self.folder.read(_OWNER, "owner", query)
+                self._check_owner(query)
         elif self._claimed == query:
             raise StateError(
                 f"{self.folder} has vanished while the query ran, with all results before this epoch",
@@ -151,10 +170,24 @@ class FileSink(Sink):
             self.folder.write(_OWNER, "owner", b"", query=query)
         self._claimed = query
 
+    def _check_owner(self, query: str) -> None:
+        another = "give the results a folder of their own, FileSink(...) with one that is empty or not there yet"
+        try:
+            header, _ = self.folder.read(_OWNER, "owner")
+        except StateError as error:
+            raise StateError(error.message, hint=f"restore the file from a copy, or {another}") from error
+        if header.get("query") != query:
+            raise CheckpointError(
+                f"the folder for results {self.folder} has those of another query, or of this one with another "
+                "checkpoint: epochs of the same number would be taken for published, and lost",
+                hint=f"{another}; or start with the checkpoint that these results belong to",
+            )
+
     def __repr__(self) -> str:
         return f"FileSink({str(self.folder)!r}{', flat=True' if self.flat else ''})"
 
 
+@made_as('ab.DeltaSink("tables/results")')
 class DeltaSink(Sink):
     """A Delta table. Needs the Delta connector in the session (package delta-spark)."""
 
@@ -186,6 +219,7 @@ class DeltaSink(Sink):
         return f"DeltaSink({self.path!r})"
 
 
+@made_as("ab.MemorySink()")
 class MemorySink(Sink):
     """Arrow tables in the driver's memory: for notebooks and tests, where results are few."""
 
@@ -225,6 +259,7 @@ class NoopSink(Sink):
         return "NoopSink()"
 
 
+@made_as("ab.CallSink(lambda rows, epoch: ...)")
 class CallSink(Sink):
     """Calls a function with the DataFrame of each epoch's rows and the epoch's number, as Spark's `foreachBatch`."""
 

@@ -73,18 +73,24 @@ def run(
     master: Annotated[
         str | None, typer.Option(help='Spark master, e.g. "spark://host:7077"; else a local Spark.')
     ] = None,
+    paced_from: Annotated[
+        int | None, typer.Option(min=1, help="From this second on in real time: response times are measured.")
+    ] = None,
 ) -> None:
     """Answer everything in a recorded input: tolls, accidents, balances, expenditures, travel times.
 
     OUTPUT/toll, /accident, /balance, /expenditure, /traveltime are Parquet data sets; OUTPUT/rejected has the tuples
     that are neither reports nor queries. A run that was cut short goes on when the same command is given again.
+
+    It runs as fast as it goes, and then has no response times. With --paced-from, OUTPUT/emitted.jsonl says when the
+    answers of each epoch left, and `validate` finds those that were late.
     """
     from anabranch.linearroad import job
 
     console = Console()
     done = job.run(
         input=input, history=history, segment_history=beside(history, segment_history), output=output, mode=mode,
-        master=master, console=console,
+        master=master, paced_from=paced_from, console=console,
     )  # fmt: skip
     table = Table("answers", "", box=None, header_style="bold")
     for kind, count in done.answers.items():
@@ -113,13 +119,15 @@ def validate(
 ) -> None:
     """Compare all answers of a run with an independent reference: slow, plain SQL, one view per rule.
 
-    Says what differs, by kind, with examples; a difference makes the command fail. Needs DuckDB: pip install
-    "anabranch\\[linearroad]".
+    Says what differs, by kind, with examples; a difference makes the command fail. Whether answers were in time can be
+    said of a run in real time only (`run --paced-from`). Needs DuckDB: pip install "anabranch\\[linearroad]".
     """
     from anabranch.linearroad.check.validate import validate as compare
+    from anabranch.linearroad.watch import read_emitted
 
     console = Console()
-    report = compare(input, history, beside(history, segment_history), output, mode)
+    published = read_emitted(output)
+    report = compare(input, history, beside(history, segment_history), output, mode, published=published)
     console.print(report.table())
     for example in report.examples():
         console.print(example, markup=False, highlight=False)

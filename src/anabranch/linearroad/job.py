@@ -18,13 +18,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import anabranch as ab
 from anabranch.embedded import session
-from anabranch.errors import JobError
+from anabranch.errors import InvalidArgumentError, JobError
 from anabranch.io.blocks import read_block
 from anabranch.io.recording import Recording
 from anabranch.linearroad.operator import road_of
 from anabranch.linearroad.query import REJECTED, answer_files, check_columns, linear_road, recorded
 from anabranch.linearroad.schema import ANSWERS, Mode, answer_schema
-from anabranch.running import asked_to_stop, cause_of
+from anabranch.linearroad.watch import Watch, write_emitted
+from anabranch.runtime.query import cause_of
+from anabranch.signals import asked_to_stop
 
 ROWS_PER_EPOCH = 2_000_000
 _LOOK = 0.5
@@ -67,27 +69,53 @@ def run(
     mode: Mode,
     master: str | None = None,
     rows_per_epoch: int = ROWS_PER_EPOCH,
+    paced_from: int | None = None,
     console: Console,
 ) -> Done:
-    """Answer everything in the input, at once; see `anabranch linearroad run --help`."""
+    """Answer everything in the input, at once; see `anabranch linearroad run --help`.
+
+    `paced_from`: from this second of the input on in real time, and when answers leave is kept beside them.
+    """
     expressways, tuples = extent_of(input)
+    watch = None if paced_from is None else _watched(input, output, paced_from, tuples)
     road = road_of(mode, expressways, history, segment_history)
     spark = session(master, app_name="anabranch linearroad")
-    reports = recorded(spark, input, rows_per_epoch=rows_per_epoch)
+    pace = None if paced_from is None else 1.0
+    reports = recorded(spark, input, rows_per_epoch=rows_per_epoch, pace=pace, pace_from=paced_from)
     began = time.perf_counter()
     with progress_bar(console, "tuples") as progress, live_folder(master) as live:
         heard = _Heard(progress, tuples)
         query = ab.start(
             *linear_road(reports, road, output),
             checkpoint=output / CHECKPOINT,
-            trigger="available-now",
-            listeners=[heard],
+            # A recording with a pace has no end that Spark would know of.
+            trigger="available-now" if watch is None else None,
+            listeners=[heard] if watch is None else [heard, watch],
             live=live,
         )
-        finished = wait_for(query)
+        finished = wait_for(query) if watch is None else wait_for(query, until=watch.done)
+    if watch is not None:
+        write_emitted(output, watch.published)
     answers, rejected = complete(output)
     left = 0 if finished else tuples - heard.rows
     return Done(heard.rows, left, heard.late, heard.bad, answers, rejected, time.perf_counter() - began)
+
+
+def _watched(input: Path, output: Path, paced_from: int, tuples: int) -> Watch:
+    """Who keeps when answers leave."""
+    if (output / CHECKPOINT).exists():
+        raise InvalidArgumentError(
+            f"{output} has the answers of another run: in real time a run cannot go on where one ended, because the "
+            "time between the two would be missing in its response times",
+            hint="give a new folder, or leave --paced-from out: then it goes on without response times",
+        )
+    warm = Recording(input, "Time").first_after(paced_from * 1_000_000 - 1)
+    if not 0 < warm < tuples:
+        raise InvalidArgumentError(
+            f"{warm:,} of {tuples:,} tuples are before second {paced_from}: real time begins within the input",
+            hint="give a second that some tuples are before, and some are not",
+        )
+    return Watch(warm, tuples, paced_from)
 
 
 def wait_for(query: ab.EpochQuery, until: Callable[[], bool] = lambda: False) -> bool:
@@ -104,7 +132,7 @@ def wait_for(query: ab.EpochQuery, until: Callable[[], bool] = lambda: False) ->
     except StreamingQueryException as error:
         raise JobError(
             f"the run failed: {cause_of(error)}",
-            hint="mend the cause and run the same command again: it goes on where it was",
+            hint="fix the cause and run the same command again: it goes on where it was",
         ) from error
     finally:
         query.stop()

@@ -22,10 +22,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from anabranch.compiled import kernel
 from anabranch.linearroad.schema import DIRECTIONS, EXIT_LANE, REPORT_EVERY, SEGMENTS, Kind
 
 PLACES = DIRECTIONS * SEGMENTS
@@ -93,7 +93,7 @@ CLOCK = np.dtype(
 
 Records = NDArray[Any]
 
-_compiled = numba.njit(cache=True, nogil=True)
+_compiled = kernel(nogil=True)
 
 
 # --- cars -----------------------------------------------------------------------------------------------------------

@@ -12,13 +12,13 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-import numba
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from numpy.typing import NDArray
 
+from anabranch.compiled import kernel
 from anabranch.errors import InvalidArgumentError
 from anabranch.linearroad.schema import DIRECTIONS, HISTORY, SEGMENT_HISTORY, SEGMENTS
 
@@ -128,12 +128,12 @@ def _car_key(xways: Ints, vids: Ints, days: Ints) -> Ints:
     return (xways * _VIDS + vids) * _DAYS + days
 
 
-@numba.njit(cache=True)
+@kernel()
 def _segment_key(slot: Any, way: Any, seg: Any, weekday: Any) -> Any:
     return ((slot * DIRECTIONS + way) * SEGMENTS + seg) * _WEEK + weekday
 
 
-@numba.njit(cache=True)
+@kernel()
 def _walk(
     history: tuple[Any, ...], slots: Ints, starts: Ints, ends: Ints, weekdays: Ints, minutes: Ints, seconds: Ints,
     tolls: Ints,

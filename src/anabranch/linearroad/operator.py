@@ -108,11 +108,11 @@ class Expressways(Operator):
             if done < n:
                 self._make_room(int(columns["XWay"][done]))
         vid, time, lav, toll = tolls[:, : counts[0]]
-        yield from _rows("toll", VID=vid, Time=time, Emit=time, LAV=lav, Toll=toll)
+        yield from _rows("toll", VID=vid, Time=time, LAV=lav, Toll=toll)
         time, xway, seg, way, vid = alerts[:, : counts[1]]
-        yield from _rows("accident", Time=time, Emit=time, XWay=xway, Seg=seg, Dir=way, VID=vid)
+        yield from _rows("accident", Time=time, XWay=xway, Seg=seg, Dir=way, VID=vid)
         time, qid, result, balance = balances[:, : counts[2]]
-        yield from _rows("balance", Time=time, Emit=time, QID=qid, ResultTime=result, Balance=balance)
+        yield from _rows("balance", Time=time, QID=qid, ResultTime=result, Balance=balance)
         if counts[4]:
             bad = block.select(INPUT.names).take(pa.array(rejected[: counts[4]])).cast(_ANY_NUMBERS)
             yield "rejected", bad.append_column(REASON, pa.array([_REJECTED] * bad.num_rows))
@@ -152,7 +152,7 @@ class Expressways(Operator):
     def _expenditure(self, columns: dict[str, NDArray[Any]], asked: NDArray[np.int64]) -> Iterator[Emitted]:
         xway, vid, day, time, qid = _chosen(columns, asked, "XWay", "VID", "Day", "Time", "QID")
         known, tolls = self._expenditures.of(xway, vid, day)
-        yield from _rows("expenditure", Time=time[known], Emit=time[known], QID=qid[known], Expenditure=tolls)
+        yield from _rows("expenditure", Time=time[known], QID=qid[known], Expenditure=tolls)
 
     def _travel_time(self, columns: dict[str, NDArray[Any]], asked: NDArray[np.int64]) -> Iterator[Emitted]:
         xway, start, end, weekday, minute, time, qid = _chosen(
@@ -160,7 +160,7 @@ class Expressways(Operator):
         )
         known, seconds, tolls = self._travel_times.of(xway, start, end, weekday, minute)
         time, qid = time[known], qid[known]
-        yield from _rows("traveltime", Time=time, Emit=time, QID=qid, TravelTime=seconds, Toll=tolls)
+        yield from _rows("traveltime", Time=time, QID=qid, TravelTime=seconds, Toll=tolls)
 
 
 def _numbers(block: pa.RecordBatch) -> dict[str, NDArray[Any]]:

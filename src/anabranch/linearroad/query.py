@@ -107,7 +107,7 @@ def linear_road(
         window_bytes=window_bytes,
     )
     answers = lanes.process(road, outputs=_OUTPUTS)
-    balance = answers.combine("balance", by=("Time", "Emit", "QID"), sums="Balance", maxima="ResultTime")
+    balance = answers.combine("balance", by=("Time", "QID"), sums="Balance", maxima="ResultTime")
     # Flat: a data set has the columns of its answers, and no column for epochs.
     direct = {name: ab.FileSink(Path(output, name), flat=True) for name in _OUTPUTS if name != "balance"}
     return [answers.to(direct), balance.to(ab.FileSink(Path(output, "balance"), flat=True))]

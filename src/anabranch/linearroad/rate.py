@@ -20,9 +20,7 @@ JSON lines in `epochs-L.jsonl`.
 
 from __future__ import annotations
 
-import os
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -44,6 +42,7 @@ from anabranch.linearroad.job import live_folder, wait_for
 from anabranch.linearroad.operator import road_of
 from anabranch.linearroad.query import linear_road, recorded
 from anabranch.linearroad.schema import LIMITS, Mode
+from anabranch.linearroad.watch import Watch
 
 SNAPSHOT_EVERY = 120
 """Epochs, about four minutes: the state is gigabytes, and between snapshots its input is logged."""
@@ -51,10 +50,6 @@ WARM_ROWS = 4_000_000
 """The most tuples of an epoch."""
 FOLDER = "linear-road-rate"
 """Of its own, in the folder for work: it is removed."""
-LOST = 30.0
-"""Seconds behind at which a trial is given up."""
-STUCK = 300.0
-"""Seconds without an epoch at which a trial is given up."""
 MARGIN = 0.85
 """Of the sustained rate, for the next L: an epoch has a beginning and an end besides its tuples."""
 FIRST_PER_CORE = 64
@@ -119,7 +114,7 @@ class Trial:
     @property
     def wrong(self) -> int:
         """Differences that are no matter of time."""
-        return self.report.differences - sum(each.late for each in self.report.by_kind.values())
+        return self.report.differences - sum(each.late or 0 for each in self.report.by_kind.values())
 
     def as_json(self) -> dict[str, Any]:
         """In short."""
@@ -196,13 +191,13 @@ class Rater:
                 listeners=[watch, lines],
                 live=live,
             )
-            wait_for(query, until=watch.over)
+            wait_for(query, until=watch.hopeless)
         self._say(f"L = {trace.expressways}: comparing all answers with the reference")
         report = validate(
             self._base.input_files, self._base.history_file, self._base.segment_history_file, output, course.mode,
-            trace.numbering, expected=self._expected, published=watch.published,
+            trace.numbering, expected=self._expected, published=watch.published or None,
         )  # fmt: skip
-        return watch.trial(trace, report)
+        return trial_of(watch, trace, report)
 
 
 def next_expressways(done: list[Trial], course: Course) -> int | None:
@@ -222,78 +217,27 @@ def next_expressways(done: list[Trial], course: Course) -> int | None:
     return wanted
 
 
-class Watch:
-    """A listener that keeps what a trial needs of each epoch."""
-
-    def __init__(self, warm: int, tuples: int, begin: int) -> None:
-        self._warm = warm
-        self._tuples = tuples
-        self._begin = begin
-        self._rows = 0
-        self._reached = begin
-        """seconds that were delivered"""
-        self._lost = False
-        self._heard = time.monotonic()
-        self._busy: list[float | None] = []
-        self.warm: list[ab.EpochProgress] = []
-        self.paced: list[ab.EpochProgress] = []
-
-    def on_started(self, query: str, run: str) -> None:
-        """Nothing to do yet."""
-
-    def on_progress(self, progress: ab.EpochProgress) -> None:
-        """Another epoch."""
-        self._rows += progress.rows
-        self._heard = time.monotonic()
-        if self._rows <= self._warm:
-            self.warm.append(progress)
-        elif progress.rows:
-            self.paced.append(progress)
-            self._lost |= self._emitted(progress) - self._reached > LOST
-            self._reached = (progress.operators[0].watermark or 0) // 1_000_000 + 1
-        if progress.rows and self._rows in (self._warm, self._tuples):
-            self._busy.append(busy_seconds())
-
-    def on_terminated(self, query: str, error: str | None) -> None:
-        """Nothing more to do."""
-
-    def over(self) -> bool:
-        """All is answered, or there is no hope that it will be in time."""
-        return self._rows >= self._tuples or self._lost or time.monotonic() - self._heard > STUCK
-
-    @property
-    def published(self) -> dict[int, float]:
-        """For each epoch in real time, the second of the simulation in which its answers left."""
-        return {progress.epoch: self._emitted(progress) for progress in self.paced}
-
-    def _emitted(self, progress: ab.EpochProgress) -> float:
-        # The clock starts when the first epoch after the warm-up is put together, at the earliest when the last one of
-        # the warm-up ended: taking that makes responses longer than they were, never shorter.
-        start = self.warm[-1].started + self.warm[-1].seconds
-        return self._begin + (progress.started + progress.seconds - start)
-
-    def trial(self, trace: Trace, report: Report) -> Trial:
-        """All of it."""
-        late_half = self.warm[len(self.warm) // 2 :]
-        paced = sum(each.rows for each in self.paced)
-        rows = sum(each.rows for each in late_half)
-        took = late_half[-1].started + late_half[-1].seconds - late_half[0].started
-        busy = [each for each in self._busy if each is not None]
-        cpu = (busy[1] - busy[0]) / paced * 1e6 if len(busy) == 2 and paced else None
-        timed = report.by_kind.items() if self.paced else ()
-        worst = {kind: each.worst_response for kind, each in timed if each.worst_response is not None}
-        return Trial(
-            expressways=trace.expressways,
-            tuples=self._rows,
-            paced_tuples=paced,
-            sustained=rows / took,
-            worst_response=worst,
-            report=report,
-            cpu_microseconds=cpu,
-            epochs=len(self.paced),
-            longest_epoch=max((each.seconds for each in self.paced), default=0.0),
-            profile=profile_of(late_half),
-        )
+def trial_of(watch: Watch, trace: Trace, report: Report) -> Trial:
+    """All that a trial has shown."""
+    late_half = watch.warm[len(watch.warm) // 2 :]
+    paced = sum(each.rows for each in watch.paced)
+    rows = sum(each.rows for each in late_half)
+    took = late_half[-1].started + late_half[-1].seconds - late_half[0].started
+    busy = [each for each in watch.busy if each is not None]
+    cpu = (busy[1] - busy[0]) / paced * 1e6 if len(busy) == 2 and paced else None
+    worst = {kind: each.worst_response for kind, each in report.by_kind.items() if each.worst_response is not None}
+    return Trial(
+        expressways=trace.expressways,
+        tuples=watch.rows,
+        paced_tuples=paced,
+        sustained=rows / took,
+        worst_response=worst,
+        report=report,
+        cpu_microseconds=cpu,
+        epochs=len(watch.paced),
+        longest_epoch=max((each.seconds for each in watch.paced), default=0.0),
+        profile=profile_of(late_half),
+    )
 
 
 def profile_of(epochs: list[ab.EpochProgress]) -> dict[str, float]:
@@ -382,13 +326,3 @@ def _removed(folder: Path) -> Iterator[None]:
         yield
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def busy_seconds() -> float | None:
-    """What all cores of this machine have worked since it started, whoever made them; None where nobody says."""
-    try:
-        with open("/proc/stat", encoding="ascii") as file:
-            user, nice, system, _, _, irq, softirq, *_ = map(int, file.readline().split()[1:])
-    except OSError:
-        return None
-    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")

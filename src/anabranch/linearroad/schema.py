@@ -75,14 +75,15 @@ SEGMENT_HISTORY = pa.schema(
 next row of that segment and weekday; the first row of a day has TOD 1."""
 
 ANSWERS = {
-    "toll": "VID int, Time int, Emit int, LAV int, Toll int",
-    "accident": "Time int, Emit int, XWay int, Seg int, Dir int, VID int",
-    "balance": "Time int, Emit int, QID int, ResultTime int, Balance int",
-    "expenditure": "Time int, Emit int, QID int, Expenditure int",
-    "traveltime": "Time int, Emit int, QID int, TravelTime int, Toll int",
+    "toll": "VID int, Time int, LAV int, Toll int",
+    "accident": "Time int, XWay int, Seg int, Dir int, VID int",
+    "balance": "Time int, QID int, ResultTime int, Balance int",
+    "expenditure": "Time int, QID int, Expenditure int",
+    "traveltime": "Time int, QID int, TravelTime int, Toll int",
 }
-"""The kinds of answers, in the order of their types 0 to 4, and their columns. Time is that of the tuple, Emit the
-second of the simulation in which the answer was made."""
+"""The kinds of answers, in the order of their types 0 to 4, and their columns. Time is that of the tuple.
+
+When an answer left (the benchmark's Emit) is not known when it is written: see `watch`."""
 
 LIMITS = {"toll": 5, "accident": 5, "balance": 5, "expenditure": 10, "traveltime": 30}
 """Seconds from the delivery of a tuple to its answer."""

@@ -14,9 +14,12 @@ import math
 from collections.abc import Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from anabranch.aggregates.sums import checked_sum
+from anabranch.errors import ArithmeticOverflowError
 from anabranch.network.columns import quoted
 
 _BRANCH = "__ab_branch"
@@ -39,7 +42,7 @@ def aggregation_tree(
 ) -> DataFrame:
     """One row per query: the sums and maxima of its partial answers; columns in the order in which they came."""
     keys = [quoted(name) for name in by]
-    totals = [F.sum(quoted(name)).cast(partial.schema[name].dataType).alias(name) for name in sums]
+    totals = [checked_sum(quoted(name), partial.schema[name].dataType).alias(name) for name in sums]
     totals += [F.max(quoted(name)).alias(name) for name in maxima]
     kept = [quoted(name) for name in partial.columns if name in {*by, *sums, *maxima}]
     if fan_in is None:
@@ -50,10 +53,32 @@ def aggregation_tree(
 
 def root(partial: pa.Table, by: Sequence[str], sums: Sequence[str], maxima: Sequence[str]) -> pa.Table:
     """The same, of parts that are all here; ordered by query."""
-    wanted = [(name, "sum") for name in sums] + [(name, "max") for name in maxima]
+    exact = [name for name in sums if not pa.types.is_floating(partial.schema.field(name).type)]
+    rough = {name: f"__ab_rough{i}" for i, name in enumerate(exact)}
+    for name, about in rough.items():
+        partial = partial.append_column(about, partial.column(name).cast(pa.float64(), safe=False))
+    wanted = [(name, "sum") for name in (*sums, *rough.values())] + [(name, "max") for name in maxima]
     # One thread, so that floats are added in the order in which they came.
     found = partial.group_by(list(by), use_threads=False).aggregate(wanted)
     kept = [field for field in partial.schema if field.name in {*by, *sums, *maxima}]
     names = {name: f"{name}_{how}" for name, how in wanted}
+    for name, about in rough.items():
+        _check_fits(name, found.column(names[name]), found.column(names[about]), partial.schema.field(name).type)
     columns = [found.column(names.get(field.name, field.name)).cast(field.type) for field in kept]
     return pa.Table.from_arrays(columns, schema=pa.schema(kept)).sort_by([(name, "ascending") for name in by])
+
+
+def _check_fits(name: str, totals: pa.ChunkedArray, rough: pa.ChunkedArray, kind: pa.DataType) -> None:
+    """Arrow's sums wrap around: then they are far from those of the same numbers as floats."""
+    room = 2.0**127 / 10.0**kind.scale if pa.types.is_decimal(kind) else 2.0**63
+    apart = pc.max(pc.abs(pc.subtract(totals.cast(pa.float64(), safe=False), rough))).as_py()
+    try:
+        totals.cast(kind).validate(full=True)
+        wrapped = apart is not None and apart > room / 2
+    except pa.ArrowInvalid:
+        wrapped = True
+    if wrapped:
+        raise ArithmeticOverflowError(
+            f"a sum of the partial answers in {name!r} does not fit their type, {kind}",
+            hint="declare the column as a wider type in the schema of the operator that emits it",
+        )

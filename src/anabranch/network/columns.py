@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Literal, get_args
 
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ByteType,
@@ -21,10 +22,14 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from anabranch.errors import ColumnTypeError
+from anabranch.errors import ColumnTypeError, InvalidArgumentError
 
 MICROS = 1_000_000
 """Of a second."""
+TimeUnit = Literal["s", "ms", "us"]
+"""What a bigint of time counts."""
+LAST_SECOND = 2**31 - 1
+"""The last time that an int of seconds can hold: 2038-01-19T03:14:07Z."""
 EVENT = "__ab_event"
 """The timestamp that carries the watermark, where the user's time is of another type: Spark takes no other."""
 
@@ -45,8 +50,13 @@ def changing(value: int, beside: Column) -> Column:
     return F.get(F.array(F.lit(value).cast("bigint")), F.pmod(beside, F.lit(1)).cast("int"))
 
 
+def up_to(t: Column, limit: int | None) -> Column:
+    """A time, in microseconds; null where it is after the limit, which may be another one in each epoch."""
+    return t if limit is None else F.when(t <= changing(limit, t), t)
+
+
 class TimeKind(Enum):
-    """The types a time column may have. A bigint counts microseconds; a smaller integer, seconds."""
+    """The types of a time column. A bigint counts microseconds (`timed` sees to it), a smaller integer seconds."""
 
     TIMESTAMP = "timestamp"
     TIMESTAMP_NTZ = "timestamp_ntz"
@@ -70,6 +80,44 @@ class TimeKind(Enum):
         )
 
 
+def timed(source: DataFrame, name: str, unit: TimeUnit | None) -> tuple[DataFrame, TimeColumn]:
+    """The column of time, and the DataFrame with it: a bigint of seconds or milliseconds becomes a timestamp there.
+
+    What a bigint counts must be said. Seconds taken for microseconds would put all rows into the first hour of 1970.
+    """
+    kind = TimeKind.of(name, source.schema[name].dataType)
+    check_unit(name, kind, unit)
+    if kind is not TimeKind.LONG or unit == "us":
+        return source, TimeColumn(name, kind)
+    column, convert = quoted(name), F.timestamp_seconds if unit == "s" else F.timestamp_millis
+    longest = 2**63 // (MICROS if unit == "s" else 1_000) - 1
+    # What no timestamp can hold has no time: those rows are counted and kept, and do not end the query.
+    source = source.withColumn(name, F.when(column.between(-longest, longest), convert(column)))
+    return source, TimeColumn(name, TimeKind.TIMESTAMP)
+
+
+def check_unit(name: str, kind: TimeKind, unit: TimeUnit | None) -> None:
+    """Refuse a bigint without a unit, and a unit that says nothing or something wrong."""
+    if unit is not None and unit not in get_args(TimeUnit):
+        raise InvalidArgumentError(
+            f"time_unit={unit!r}: there is no such unit",
+            hint='write time_unit="s", "ms" or "us"; divide nanoseconds first: F.expr("at div 1000")',
+        )
+    if kind is TimeKind.LONG and unit is None:
+        raise ColumnTypeError(
+            f"the time column {name!r} is a bigint, which may count seconds, milliseconds or microseconds: taken for "
+            "the wrong one, hours would become one window of 1970",
+            hint='say which: time_unit="s", "ms" or "us", since 1970-01-01 UTC',
+        )
+    wrong = kind in (TimeKind.TIMESTAMP, TimeKind.TIMESTAMP_NTZ) or (kind is TimeKind.SECONDS and unit != "s")
+    if unit is not None and wrong:
+        counts = "counts seconds" if kind is TimeKind.SECONDS else "has no unit to choose"
+        raise InvalidArgumentError(
+            f"time_unit={unit!r}, but the time column {name!r} is of type {kind.value}, which {counts}",
+            hint="leave time_unit out, or cast the column to bigint first",
+        )
+
+
 @dataclass(frozen=True)
 class TimeColumn:
     """The time of a row: a column of the source, and what kind it is."""
@@ -79,7 +127,7 @@ class TimeColumn:
 
     @property
     def column(self) -> Column:
-        return F.col(_quoted(self.name))
+        return F.col(quote(self.name))
 
     @property
     def event(self) -> Column:
@@ -105,7 +153,9 @@ class TimeColumn:
         if self.kind is TimeKind.LONG:
             return micros
         if self.kind is TimeKind.SECONDS:
-            return floordiv(micros, MICROS).cast("int")
+            seconds = floordiv(micros, MICROS)
+            fits = seconds.between(-LAST_SECOND - 1, LAST_SECOND)
+            return F.when(fits, seconds.cast("int")).when(seconds.isNotNull(), _no_int())
         if self.kind is TimeKind.TIMESTAMP:
             return F.timestamp_micros(micros)
         return F.timestamp_add("MICROSECOND", micros, _ntz_epoch())
@@ -115,17 +165,28 @@ class TimeColumn:
         return F.struct(self.from_micros(start).alias("start"), self.from_micros(start + size).alias("end"))
 
 
+def _no_int() -> Column:
+    """An error, where Spark would say CAST_OVERFLOW, or, without ANSI mode, wrap to 1901."""
+    error = ColumnTypeError(
+        "a window ends after 2038-01-19T03:14:07Z, and an int of seconds cannot hold its end",
+        hint="make the time a timestamp before ab.stream(...): F.timestamp_seconds(...)",
+    )
+    # As Python ends a traceback: so it is found in Spark's text, and raised as what it is.
+    return F.raise_error(F.lit(f"anabranch.errors.{type(error).__name__}: {error}")).cast("int")
+
+
 def _ntz_epoch() -> Column:
     return F.to_timestamp_ntz(F.lit("1970-01-01 00:00:00"))
 
 
-def _quoted(name: str) -> str:
+def quote(name: str) -> str:
+    """A name as Spark reads it: in backquotes, so that its dots mean no fields."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def quoted(name: str) -> Column:
     """The column of exactly that name, dots included."""
-    return F.col(_quoted(name))
+    return F.col(quote(name))
 
 
 def _conversion(name: str, kind: DataType) -> str:

@@ -50,7 +50,7 @@ def _splitters(routing: Routing, inputs: Sequence[Input]) -> str:
     if routing.splitters is not None:
         return f"{routing.splitters}, as asked"
     if routing.moves_windows(each.part for each in inputs):
-        return f"{TUNED}, equation (6)"
+        return f"{TUNED}, by the measured costs"
     return "the tasks that read the rows: to move rows first would cost more than it gains"
 
 

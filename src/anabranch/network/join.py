@@ -22,6 +22,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from anabranch.calls import made_as
 from anabranch.errors import InvalidArgumentError
 from anabranch.network.columns import TimeColumn
 
@@ -31,6 +32,7 @@ JoinPredicate = Callable[[pa.RecordBatch], Any]
 _PRESERVED: dict[str, tuple[int, ...]] = {"inner": (), "left": (0,), "right": (1,), "full": (0, 1)}
 
 
+@made_as("ab.JoinTuning(slots=4)")
 @dataclass(frozen=True)
 class JoinTuning:
     """How the epoch runtime runs a join (paper 2). None of this changes a result."""

@@ -21,13 +21,16 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from anabranch.errors import ColumnTypeError, InvalidArgumentError, StreamingError, column_not_found
+from anabranch.calls import called_as
+from anabranch.errors import ColumnTypeError, InvalidArgumentError, StreamingError
 from anabranch.network.columns import EVENT, MICROS, TimeColumn, TimeKind, quoted
 from anabranch.network.explain import explain_operator, explain_routing
 from anabranch.network.join import Join, JoinPredicate, JoinTuning
+from anabranch.network.names import column_name
 from anabranch.network.nodes import ONLY, Input, JoinNode, Node
 from anabranch.network.parts import Output, Part
 from anabranch.network.query import analysed
+from anabranch.network.reprs import joined_repr
 from anabranch.network.startable import Startable
 from anabranch.network.stream import GROUPS, Stream
 from anabranch.network.windowed import Windowed
@@ -54,8 +57,9 @@ class Joined(Startable):
 
     spec: Join
     streams: tuple[Stream, ...]
-    groups: int
-    tuning: JoinTuning
+    groups: int | None
+    tuning: JoinTuning | None
+    """None: not given"""
 
     @property
     def schema(self) -> StructType:
@@ -68,12 +72,18 @@ class Joined(Startable):
         Columns: the keys, then the other columns of each stream. Rows without a time are left out; `bad_rows` has them.
         """
         self._check_planned()
+        for name in ("groups", "tuning"):
+            if getattr(self, name) is not None:
+                raise InvalidArgumentError(
+                    f"{name}=... of a join says how start() runs it, and to_df() is a plan of Spark's own",
+                    hint=f"leave {name} out, or run it with start(sink, checkpoint=...)",
+                )
         return plan.build(self.spec)
 
     def explain(self) -> str:
         """How the join runs, and the Spark plan in short; of what only `start()` can run, the operator."""
         if all(stream.refusal is None for stream in self.streams):
-            return plan.explain(self.spec, self.to_df())
+            return plan.explain(self.spec, plan.build(self.spec))
         return "\n".join([*explain_operator(self.node), *explain_routing(self.node.routing, self.node.inputs)])
 
     def bad_rows(self, stream: int) -> DataFrame:
@@ -84,6 +94,7 @@ class Joined(Startable):
             )
         return self.streams[stream].bad_rows()
 
+    @called_as('.as_stream(), or .as_stream(time="joined_at")')
     def as_stream(self, *, time: str = JOIN_TIME) -> Stream:
         """The results as a stream, for windows and further joins.
 
@@ -103,15 +114,18 @@ class Joined(Startable):
         part = Part(Output(self.node, ONLY, column, self._delay()), (lambda rows: spec.with_time(rows, time),))
         return Stream(shape, column, (part,), _NO_WATERMARK)
 
+    @called_as('.filter("price > bid")')
     def filter(self, condition: Column | str) -> Stream:
         """Only the results for which the condition holds, as a stream."""
         return self.as_stream().filter(condition)
 
-    def window(self, *, size: Duration, slide: Duration | None = None, origin: Duration = 0) -> Windowed:
+    @called_as('.window(size="1 h", slide="10 min")')
+    def window(self, *, size: Duration, slide: Duration | None = None, origin: Duration = "0 s") -> Windowed:
         """A time window over the results."""
         return self.as_stream().window(size=size, slide=slide, origin=origin)
 
-    def windows(self, *sizes: tuple[Duration, Duration], origin: Duration = 0) -> Windowed:
+    @called_as('.windows(("5 min", "10 s"), ("1 h", "10 s"))')
+    def windows(self, *sizes: tuple[Duration, Duration], origin: Duration = "0 s") -> Windowed:
         """Several windows over the results."""
         return self.as_stream().windows(*sizes, origin=origin)
 
@@ -125,7 +139,11 @@ class Joined(Startable):
         inputs = tuple(
             Input(part, stream.time, port) for port, stream in enumerate(self.streams) for part in stream.parts
         )
-        return JoinNode(inputs, self.spec, self.groups, self.tuning)
+        groups = GROUPS if self.groups is None else self.groups
+        return JoinNode(inputs, self.spec, groups, self.tuning or JoinTuning())
+
+    def __repr__(self) -> str:
+        return joined_repr(self)
 
     def _emissions(self) -> tuple[tuple[Node, str], ...]:
         if not self.streams[0].parts:
@@ -162,15 +180,15 @@ def join(
     how: str = "inner",
     where: Column | str | JoinPredicate | None = None,
     suffix: str = "_right",
-    groups: int = GROUPS,
+    groups: int | None = None,
     tuning: JoinTuning | None = None,
 ) -> Joined:
     """See `Stream.join`."""
     _check_streams(streams)
-    keys = _keys(streams, on)
+    streams, keys = _with_keys(streams, on)
     windows = _within(within, len(streams))
     kind = _how(how, len(streams))
-    if isinstance(groups, bool) or not isinstance(groups, int) or groups < 1:
+    if groups is not None and (isinstance(groups, bool) or not isinstance(groups, int) or groups < 1):
         raise InvalidArgumentError(f"{groups!r} partition-groups", hint="groups is a whole number, at least 1")
     if tuning is not None and not isinstance(tuning, JoinTuning):
         raise InvalidArgumentError(f"tuning={tuning!r}", hint="give anabranch.JoinTuning(...)")
@@ -180,7 +198,7 @@ def join(
     _check_where(where, streams[0].source, schema)
     sources, times = tuple(s.source for s in streams), tuple(s.time for s in streams)
     spec = Join(sources, times, keys, windows, kind, where, columns, schema)
-    return Joined(spec, tuple(streams), groups, tuning or JoinTuning())
+    return Joined(spec, tuple(streams), groups, tuning)
 
 
 def _check_streams(streams: Sequence[Stream]) -> None:
@@ -198,25 +216,33 @@ def _check_streams(streams: Sequence[Stream]) -> None:
         )
 
 
-def _keys(streams: Sequence[Stream], on: str | Sequence[str]) -> tuple[str, ...]:
-    keys = (on,) if isinstance(on, str) else tuple(on)
+def _with_keys(streams: Sequence[Stream], on: str | Sequence[str]) -> tuple[list[Stream], tuple[str, ...]]:
+    """The streams, whose keys are spelt alike, and the keys."""
+    keys = (on,) if isinstance(on, str) else tuple(on) if isinstance(on, Sequence) else ()
     if not keys or not all(isinstance(key, str) for key in keys):
         raise InvalidArgumentError(
             f"on={on!r}: a join needs the names of its key columns",
             hint='name columns that all streams have: on="symbol"; for all pairs in time add a column with F.lit(0)',
         )
+    session = streams[0].source.sparkSession
+    spelt = [[column_name(session, _columns(stream), key) for key in keys] for stream in streams]
+    keys = tuple(spelt[0])
     if len(set(keys)) < len(keys):
         raise InvalidArgumentError(f"the same key twice in on={on!r}", hint="leave one out")
-    for stream in streams:
-        for key in keys:
-            if key not in stream.source.columns:
-                raise column_not_found(key, [c for c in stream.source.columns if c != EVENT])
-            if key == stream.time.name:
-                raise InvalidArgumentError(
-                    f"the time {key!r} cannot be a key: only rows of the very same instant would be joined",
-                    hint="for those, join on another key within=(0, 0)",
-                )
-    return keys
+    alike = []
+    for stream, own in zip(streams, spelt, strict=True):
+        if stream.time.name in own:
+            raise InvalidArgumentError(
+                f"the time {stream.time.name!r} cannot be a key: only rows of the very same instant would be joined",
+                hint='for those, join on another key with within=("0 s", "0 s")',
+            )
+        others = {key: quoted(name) for key, name in zip(keys, own, strict=True) if key != name}
+        alike.append(stream.with_columns(others) if others else stream)
+    return alike, keys
+
+
+def _columns(stream: Stream) -> list[str]:
+    return [name for name in stream.source.columns if name != EVENT]
 
 
 def _within(within: Sequence[Duration], streams: int) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Column
 from pyspark.sql.types import StructType
 
+from anabranch.errors import InvalidArgumentError
 from anabranch.network.columns import TimeColumn
 from anabranch.network.parts import Part, Source
 from anabranch.network.query import Query
@@ -84,6 +85,8 @@ class WindowNode:
     groups: int
     batch: int | None = None
     """B; None: set by the controller"""
+    refusal: InvalidArgumentError | None = None
+    """why the epoch runtime cannot do what was asked for"""
     kind = "window"
 
     @property

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from anabranch.network.columns import TimeColumn
+from anabranch.plan.order import order_may_change
 
 if TYPE_CHECKING:
     from anabranch.network.nodes import Node
@@ -40,6 +42,11 @@ class Source:
     time: TimeColumn
     delay: int
     packed: Packed | None = None
+
+    @cached_property
+    def order_may_change(self) -> bool:
+        """Whether an epoch that runs again may bring the rows of a task in another order."""
+        return order_may_change(self.frame)
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -21,13 +21,16 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from anabranch.errors import ColumnTypeError, InvalidArgumentError, StreamingError, column_not_found
+from anabranch.calls import called_as
+from anabranch.errors import ColumnTypeError, InvalidArgumentError, StreamingError
 from anabranch.merge.tree import fan_in_of
-from anabranch.network.columns import TimeColumn, TimeKind
+from anabranch.network.columns import EVENT, TimeColumn, TimeKind, check_unit
 from anabranch.network.explain import explain_operator, explain_routing
+from anabranch.network.names import column_name
 from anabranch.network.nodes import ONLY, CombineNode, Input, Node, ProcessNode, Routing
 from anabranch.network.parts import Output, Part
 from anabranch.network.query import analysed
+from anabranch.network.reprs import processed_repr
 from anabranch.network.startable import Startable
 from anabranch.network.stream import Stream
 from anabranch.operators.protocol import Operator, OperatorFactory
@@ -48,6 +51,7 @@ class Split:
     streams: tuple[Stream, ...]
     routing: Routing
 
+    @called_as('.process(MyOperator, "cell string, n bigint")')
     def process(
         self,
         operator: OperatorFactory,
@@ -93,10 +97,14 @@ class Processed(Startable):
     node: ProcessNode | CombineNode
     session: SparkSession
 
+    def __repr__(self) -> str:
+        return processed_repr(self)
+
     @property
     def outputs(self) -> tuple[str, ...]:
         return self.node.outputs
 
+    @called_as('.output("tolls")')
     def output(self, name: str | None = None) -> Emission:
         """One of the outputs; without a name the only one."""
         if name is None and len(self.outputs) == 1:
@@ -107,10 +115,14 @@ class Processed(Startable):
             )
         return Emission(self, name)
 
-    def as_stream(self, *, time: str, watermark: Duration = 0) -> Stream:
+    @called_as('.as_stream(time="at")')
+    def as_stream(
+        self, *, time: str, watermark: Duration = "0 s", time_unit: Literal["s", "us"] | None = None
+    ) -> Stream:
         """The only output as a stream, for further operators."""
-        return self.output().as_stream(time=time, watermark=watermark)
+        return self.output().as_stream(time=time, watermark=watermark, time_unit=time_unit)
 
+    @called_as('.combine(by="query", sums="part")')
     def combine(
         self,
         output: str | None = None,
@@ -125,15 +137,20 @@ class Processed(Startable):
         Of the columns `maxima` the largest is taken: the latest of several times, say.
         """
         source = self.output(output)
-        keys, totals, largest = _names(by), _names(sums), _names(maxima)
+        columns = source.schema.names
+        keys, totals, largest = (
+            tuple(column_name(self.session, columns, name) for name in _names(what, names))
+            for what, names in (("by", by), ("sums", sums), ("maxima", maxima))
+        )
+        if not keys or not (totals or largest):
+            raise InvalidArgumentError(
+                "combine without a key, or without a column to combine", hint='write .combine(by="query", sums="part")'
+            )
         twice = sorted({name for name in (*keys, *totals, *largest) if (*keys, *totals, *largest).count(name) > 1})
         if twice:
             raise InvalidArgumentError(
                 f"combine would have the column {twice[0]!r} twice", hint="name it in one of by, sums and maxima"
             )
-        for name in (*keys, *totals, *largest):
-            if name not in source.schema.names:
-                raise column_not_found(name, source.schema.names)
         # Combining needs no time; any column does.
         part = Part(Output(self.node, source.name, TimeColumn(keys[0], TimeKind.LONG)))
         schema = StructType([field for field in source.schema if field.name in {*keys, *totals, *largest}])
@@ -165,11 +182,22 @@ class Emission(Startable):
         node = self.origin.node
         return node.schema if isinstance(node, CombineNode) else node.schemas[self.name]
 
-    def as_stream(self, *, time: str, watermark: Duration = 0) -> Stream:
-        """The output as a stream. Rows that come more than `watermark` behind the operator's own watermark are late."""
-        if time not in self.schema.names:
-            raise column_not_found(time, self.schema.names)
+    @called_as('.as_stream(time="at")')
+    def as_stream(
+        self, *, time: str, watermark: Duration = "0 s", time_unit: Literal["s", "us"] | None = None
+    ) -> Stream:
+        """The output as a stream. Rows that come more than `watermark` behind the operator's own watermark are late.
+
+        A time that is a bigint must count microseconds: say `time_unit="us"`. Or emit timestamps.
+        """
+        time = column_name(self.origin.session, self.schema.names, time)
         column = TimeColumn(time, TimeKind.of(time, self.schema[time].dataType))
+        check_unit(time, column.kind, time_unit)
+        if column.kind is TimeKind.LONG and time_unit != "us":
+            raise ColumnTypeError(
+                f"the output {self.name!r} has its time {time!r} in {time_unit}, and would be read as microseconds",
+                hint="emit a timestamp, or microseconds",
+            )
         part = Part(Output(self.origin.node, self.name, column, micros(watermark, "watermark")))
         empty = self.origin.session.createDataFrame([], self.schema)
         return Stream(empty, column, (part,), refusal=RUNTIME_ONLY)
@@ -222,9 +250,8 @@ def keyed(
     _check_streaming(stream)
     if not isinstance(groups, int) or groups < 1:
         raise InvalidArgumentError(f"{groups!r} partition-groups", hint="groups is a whole number, at least 1")
-    for key in keys:
-        if key not in stream.source.columns:
-            raise column_not_found(key, stream.source.columns)
+    columns = [name for name in stream.source.columns if name != EVENT]
+    keys = tuple(column_name(stream.source.sparkSession, columns, key) for key in keys)
     if partition is None:
         return Split((stream,), Routing(groups, tuple(keys)) if keys else Routing(1, route=to_the_only))
     if not keys:
@@ -250,7 +277,9 @@ def _check_streaming(stream: Stream) -> None:
         )
 
 
-def _names(names: str | Sequence[str]) -> tuple[str, ...]:
+def _names(what: str, names: str | Sequence[str]) -> tuple[str, ...]:
+    if not isinstance(names, str | Sequence):
+        raise InvalidArgumentError(f"{what}={names!r} is not the name of a column", hint="give one name or several")
     return (names,) if isinstance(names, str) else tuple(names)
 
 

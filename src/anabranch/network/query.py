@@ -9,10 +9,12 @@ from functools import cached_property, partial
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, MapType, StructType
 
 from anabranch.aggregates import Aggregate, Bound, ColumnLike, Inputs
 from anabranch.errors import ColumnNotFoundError, InvalidArgumentError, column_not_found
-from anabranch.network.columns import TimeColumn, quoted
+from anabranch.network.columns import EVENT, TimeColumn, quoted
+from anabranch.network.names import find_column, parts_of
 from anabranch.plan.strategy import Strategy
 from anabranch.split.partitioning import AUTO, KeyPartition
 from anabranch.windows import Axis, Panes
@@ -99,9 +101,15 @@ def resolve(source: DataFrame, column: ColumnLike) -> Column:
     if isinstance(column, Column):
         return column
     if not isinstance(column, str):
-        raise InvalidArgumentError(f"{column!r} is not a column", hint="give the name of a column, or a Column")
-    if column in source.columns:
-        return quoted(column)
-    if column.split(".")[0] in source.columns:
+        raise InvalidArgumentError(
+            f"{column!r} is not a column",
+            hint="give the name of a column, or a Column; several one by one, not as a list",
+        )
+    session, parts = source.sparkSession, parts_of(column)
+    head = find_column(session, source.columns, parts[0]) if len(parts) > 1 else None
+    if head is not None and isinstance(source.schema[head].dataType, StructType | MapType | ArrayType):
         return F.col(column)
-    raise column_not_found(column, source.columns)
+    found = find_column(session, source.columns, column)
+    if found is not None:
+        return quoted(found)
+    raise column_not_found(column, [name for name in source.columns if name != EVENT])

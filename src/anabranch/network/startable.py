@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from anabranch.calls import called_as
 from anabranch.network.nodes import Node
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ class Startable(ABC):
     def _emissions(self) -> tuple[tuple[Node, str], ...]:
         """The outputs, as (operator, name of the output)."""
 
+    @called_as('.to(ab.FileSink("results/"))')
     def to(self, sink: Sink | Mapping[str, Sink], *, max_gap: int | None = None, weight: float = 1.0) -> Delivery:
         """Say where the results go; for `anabranch.start`, which takes several.
 
@@ -32,6 +34,7 @@ class Startable(ABC):
 
         return deliver(self._emissions(), sink, max_gap, weight)
 
+    @called_as('.start(ab.FileSink("results/"), checkpoint="checkpoint/")')
     def start(self, sink: Sink | Mapping[str, Sink], *, checkpoint: str | Path, **settings: Any) -> EpochQuery:
         """Run it in the epoch runtime, and return the handle of the running query.
 

@@ -21,9 +21,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from anabranch.aggregates import Aggregate, ColumnLike
-from anabranch.errors import InvalidArgumentError, InvalidWindowError, StreamingError, column_not_found
+from anabranch.calls import called_as
+from anabranch.errors import ColumnTypeError, InvalidArgumentError, InvalidWindowError, StreamingError
 from anabranch.io.frames import unpacked
-from anabranch.network.columns import EVENT, MICROS, TimeColumn, TimeKind, quoted
+from anabranch.network.columns import EVENT, MICROS, TimeColumn, TimeKind, TimeUnit, quoted, timed
+from anabranch.network.names import column_name, same_name
 from anabranch.network.parts import Packed, Part, Source, Step
 from anabranch.network.query import analysed, resolve
 from anabranch.plan.strategy import Kind
@@ -47,19 +49,24 @@ GROUPS = 60
 _WATERMARK = "spark.watermarkDelayMs"
 
 
-def stream(source: DataFrame, *, time: str, watermark: Duration | None = None) -> Stream:
+@called_as('ab.stream(df, time="at", watermark="10 seconds")')
+def stream(
+    source: DataFrame, *, time: str, watermark: Duration | None = None, time_unit: TimeUnit | None = None
+) -> Stream:
     """A stream of rows, each with a time: any DataFrame, streaming or not.
 
-    `time` names a timestamp column (with or without time zone), a bigint column of microseconds since 1970-01-01 UTC,
-    or a smaller integer of seconds. A streaming DataFrame needs a watermark: its own, or the one given here.
+    `time` names a timestamp column (with or without time zone), or an integer that counts from 1970-01-01 UTC. Of a
+    bigint say what it counts: `time_unit` is "s", "ms" or "us". With "s" and "ms" the column becomes a timestamp; with
+    "us" it stays a bigint, and windows are in microseconds, too. A smaller integer counts seconds.
+
+    A streaming DataFrame needs a watermark: its own, or the one given here.
     """
     if not isinstance(source, DataFrame):
         raise InvalidArgumentError(f"a stream of {type(source).__name__}", hint="give a Spark DataFrame")
     if not isinstance(time, str):
         raise InvalidArgumentError(f"time={time!r} is not the name of a column", hint='write for example time="at"')
-    if time not in source.columns:
-        raise column_not_found(time, source.columns)
-    column = TimeColumn(time, TimeKind.of(time, source.schema[time].dataType))
+    time = column_name(source.sparkSession, source.columns, time)
+    source, column = timed(source, time, time_unit)
     if not source.isStreaming:
         return Stream(source, column)
     given = source
@@ -82,8 +89,15 @@ def stream(source: DataFrame, *, time: str, watermark: Duration | None = None) -
     return Stream(source, column, (Part(Source(given, column, delay)),))
 
 
+@called_as('ab.block_stream(df, time="at", watermark="10 seconds", schema=schema)')
 def block_stream(
-    source: DataFrame, *, time: str, watermark: Duration, schema: pa.Schema, column: str | None = None
+    source: DataFrame,
+    *,
+    time: str,
+    watermark: Duration,
+    schema: pa.Schema,
+    column: str | None = None,
+    time_unit: TimeUnit | None = None,
 ) -> Stream:
     """A stream of blocks: tuples that are packed already, and are unpacked only where they are needed.
 
@@ -91,15 +105,22 @@ def block_stream(
     binary `column` (Kafka messages, say); `schema` has the columns of the tuples
     (`anabranch.io.blocks.schema_of(path)`). A split with a route function reads the blocks in its splitters, so the
     tuples never are rows; everything else unpacks them first.
+
+    A time that is a bigint must count microseconds (`time_unit="us"`): blocks are read as they are.
     """
     if not source.isStreaming:
         raise StreamingError("a bounded DataFrame of blocks", hint="unpack it, and use ab.stream(...)")
-    if column is not None and column not in source.columns:
-        raise column_not_found(column, source.columns)
-    if time not in schema.names:
-        raise column_not_found(time, schema.names)
+    if column is not None:
+        column = column_name(source.sparkSession, source.columns, column)
+    time = column_name(source.sparkSession, schema.names, time)
     packed = Packed(schema, column)
-    rows = stream(unpacked(source, packed), time=time, watermark=watermark)
+    rows = stream(unpacked(source, packed), time=time, watermark=watermark, time_unit=time_unit)
+    if pa.types.is_int64(schema.field(time).type) and time_unit != "us":
+        raise ColumnTypeError(
+            f"the time column {time!r} of the blocks is a bigint of {time_unit}, and blocks are read as they are: it "
+            "would be taken for microseconds",
+            hint="record a timestamp, or microseconds",
+        )
     origin = Source(source, rows.time, micros(watermark, "watermark"), packed)
     return replace(rows, parts=(Part(origin),))
 
@@ -115,6 +136,7 @@ class Stream:
     refusal: StreamingError | None = None
     """why no Spark plan can have this stream, so that only the epoch runtime can; then `source` has its columns only"""
 
+    @called_as('.filter("speed > 3")')
     def filter(self, condition: Column | str) -> Stream:
         """Only the rows for which the condition holds."""
         return self._then("the filter", lambda rows: rows.where(condition))
@@ -123,6 +145,11 @@ class Stream:
         """These columns; the time column stays."""
         kept = [resolve(self.source, c) for c in columns]
         names = analysed("the selection", self.source, lambda: self.source.select(*kept)).columns
+        if len(names) == len(kept):
+            # F.col("AT") is the time `at`, and keeps its name.
+            at = self.time.name
+            kept = [c.alias(at) if n != at and self._named(n, at) else c for n, c in zip(names, kept, strict=True)]
+            names = [at if self._named(n, at) else n for n in names]
         if self.source.isStreaming and self.time.name in names:
             time_now = self.source.select(self.time.column)
             chosen = [self.source.select(c) for c in kept]
@@ -136,15 +163,17 @@ class Stream:
 
         return self._then("the selection", step)
 
+    @called_as('.with_columns({"speed": F.col("meters") / F.col("seconds")})')
     def with_columns(self, columns: Mapping[str, Column]) -> Stream:
         """With more columns, or others of the same name."""
-        if self.source.isStreaming and self.time.name.lower() in (name.lower() for name in columns):
+        if self.source.isStreaming and any(self._named(name, self.time.name) for name in columns):
             raise self._time_changed()
         return self._then("a new column", lambda rows: rows.withColumns(dict(columns)))
 
+    @called_as(".union(other)")
     def union(self, other: Stream) -> Stream:
         """The rows of both streams, which have the same columns and the same column of time."""
-        if self.time.name != other.time.name or self.source.isStreaming != other.source.isStreaming:
+        if not self._named(other.time.name, self.time.name) or self.source.isStreaming != other.source.isStreaming:
             raise InvalidArgumentError(
                 f"a union of streams with the times {self.time.name!r} and {other.time.name!r}, or of a stream and a "
                 "table: rows would have no common time",
@@ -162,6 +191,7 @@ class Stream:
         parts = tuple(part.then(lambda rows: rows.select(*columns)) for part in (*self.parts, *other.parts))
         return Stream(both, self.time, parts, self.refusal or other.refusal)
 
+    @called_as('left.join(right, on="key", within=("10 minutes", "10 minutes"))')
     def join(
         self,
         *others: Stream,
@@ -170,7 +200,7 @@ class Stream:
         how: str = "inner",
         where: Column | str | JoinPredicate | None = None,
         suffix: str = "_right",
-        groups: int = GROUPS,
+        groups: int | None = None,
         tuning: JoinTuning | None = None,
     ) -> Joined:
         """Join rows of streams that have equal keys and lie near each other in time.
@@ -181,7 +211,8 @@ class Stream:
         text over their columns, or a function that takes a record batch of them and gives one bool per row.
 
         The result has the keys `on`, then the other columns of each stream. Where a name is taken, the second stream's
-        column gets the suffix, the third's `suffix` and "_3", and so on. `groups` and `tuning` are for `start()`.
+        column gets the suffix, the third's `suffix` and "_3", and so on. `groups` (60 unless given) and `tuning` are
+        for `start()`; `to_df()` refuses them.
         """
         from anabranch.network.joined import join
 
@@ -196,6 +227,7 @@ class Stream:
             tuning=tuning,
         )
 
+    @called_as('.split(8, route="lane")')
     def split(
         self,
         q: int,
@@ -217,23 +249,25 @@ class Stream:
 
         return split(self, q, route=route, broadcast=broadcast, splitters=splitters, window_bytes=window_bytes)
 
+    @called_as('.process(MyOperator, "cell string, n bigint", by="cell")')
     def process(
         self,
         operator: OperatorFactory,
         schema: str | StructType | None = None,
         *,
         by: str | Sequence[str] = (),
-        groups: int = GROUPS,
+        groups: int | None = None,
         outputs: Mapping[str, str | StructType] | None = None,
         partition: str | None = None,
-        choices: int = 2,
-        cardinality: str = "exact",
+        choices: int | None = None,
+        cardinality: str | None = None,
         partition_window: Duration | None = None,
         splitters: int | None = None,
     ) -> Processed:
         """Run a stateful operator of your own, one instance for each of `groups` partition-groups of the key `by`.
 
-        Without a key one instance sees the whole stream. See `anabranch.Operator`.
+        There are 60 groups unless you say otherwise. Without a key one instance sees the whole stream. See
+        `anabranch.Operator`.
 
         A group sees all rows of its keys, unless a policy places them (`partition`, as in `Windowed.by`; the groups are
         its workers): then a key's rows may go to several groups, and to others in another epoch or window of
@@ -242,18 +276,32 @@ class Stream:
         from anabranch.network.processing import keyed
 
         keys = (by,) if isinstance(by, str) else tuple(by)
+        if groups is not None and not keys:
+            raise InvalidArgumentError(
+                f"groups={groups!r} without a key: one instance sees the whole stream", hint="name the key: by=..."
+            )
+        groups = GROUPS if groups is None else groups
         if partition is None:
+            of_policies = {"choices": choices, "cardinality": cardinality, "partition_window": partition_window,
+                           "splitters": splitters}  # fmt: skip
+            unused = [name for name, given in of_policies.items() if given is not None]
+            if unused:
+                raise InvalidArgumentError(
+                    f"{', '.join(unused)} without a policy: a key goes to the group of its hash",
+                    hint='name the policy too: partition="cam"',
+                )
             return keyed(self, keys, groups).process(operator, schema, outputs=outputs)
         placed = key_partition(partition, choices, cardinality, groups, splitters)
-        stretch = None if partition_window is None else Stretch(Window.of_time(partition_window, None, 0).size)
+        stretch = None if partition_window is None else Stretch(Window.of_time(partition_window).size)
         return keyed(self, keys, groups, placed, stretch).process(operator, schema, outputs=outputs)
 
+    @called_as('.window(size="1 h", slide="10 min"), or .window(rows=100, slide_rows=10)')
     def window(
         self,
         *,
         size: Duration | None = None,
         slide: Duration | None = None,
-        origin: Duration = 0,
+        origin: Duration = "0 s",
         rows: int | None = None,
         slide_rows: int | None = None,
         per_key: bool = True,
@@ -273,12 +321,18 @@ class Stream:
         if size is not None:
             if slide_rows is not None:
                 raise InvalidWindowError("slide_rows goes with rows, not with size", hint="write slide=...")
+            if not per_key:
+                raise InvalidWindowError(
+                    "per_key=False goes with rows, not with size: a time is the same for all keys",
+                    hint="leave it out, or leave by(...) out for windows over all keys",
+                )
             return Windowed(self, self._panes(Window.of_time(size, slide, origin)))
-        if slide is not None or origin != 0:
+        if slide is not None or micros(origin, "window origin") != 0:
             raise InvalidWindowError("slide and origin go with size, not with rows", hint="write slide_rows=...")
         return Windowed(self, Panes((Window.of_rows(rows or 0, slide_rows),)), rows_per_key=per_key)
 
-    def windows(self, *sizes: tuple[Duration, Duration], origin: Duration = 0) -> Windowed:
+    @called_as('.windows(("5 min", "10 s"), ("1 h", "10 s"))')
+    def windows(self, *sizes: tuple[Duration, Duration], origin: Duration = "0 s") -> Windowed:
         """Several windows over one stream, (size, slide) each; they share one set of panes."""
         from anabranch.network.windowed import Windowed
 
@@ -305,6 +359,11 @@ class Stream:
         self._check_planned()
         return self.source.drop(EVENT)
 
+    def __repr__(self) -> str:
+        from anabranch.network.reprs import stream_repr
+
+        return stream_repr(self)
+
     def _panes(self, *windows: Window) -> Panes:
         for window in windows:
             parts = {"size": window.size, "slide": window.slide, "origin": window.origin}
@@ -326,24 +385,34 @@ class Stream:
     def _then(self, what: str, step: Step) -> Stream:
         """The stream after one more step; the time may have become one of another type."""
         source = analysed(what, self.source, lambda: step(self.source))
-        name = self.time.name
+        name = column_name(source.sparkSession, source.columns, self.time.name)
         time = TimeColumn(name, TimeKind.of(name, source.schema[name].dataType))
+        if time.kind is TimeKind.LONG and self.time.kind is not TimeKind.LONG:
+            raise ColumnTypeError(
+                f"{what} makes the time {name!r} a bigint, and does not say what it counts",
+                hint='change it before the stream is made: ab.stream(df.withColumn(...), time=..., time_unit="s")',
+            )
         return Stream(source, time, tuple(part.then(step) for part in self.parts), self.refusal)
+
+    def _named(self, name: str, other: str) -> bool:
+        return same_name(self.source.sparkSession, name, other)
 
     def _check_planned(self) -> None:
         if self.refusal is not None:
             raise self.refusal
 
 
+@called_as('df.transform(ab.sliding(time="at", size="5 min", slide="10 s", by="cell", trips=ab.count()))')
 def sliding(
     *,
     time: str,
     size: Duration,
     slide: Duration | None = None,
-    origin: Duration = 0,
+    origin: Duration = "0 s",
     by: ColumnLike | tuple[ColumnLike, ...] | list[ColumnLike] = (),
     watermark: Duration | None = None,
     strategy: Kind | str = "auto",
+    time_unit: TimeUnit | None = None,
     **aggregates: Aggregate,
 ) -> Callable[[DataFrame], DataFrame]:
     """One windowed aggregate for `df.transform`.
@@ -353,7 +422,7 @@ def sliding(
     keys = tuple(by) if isinstance(by, (tuple, list)) else (by,)
 
     def transform(source: DataFrame) -> DataFrame:
-        rows = stream(source, time=time, watermark=watermark)
+        rows = stream(source, time=time, watermark=watermark, time_unit=time_unit)
         return rows.window(size=size, slide=slide, origin=origin).by(*keys).agg(**aggregates).using(strategy).to_df()
 
     return transform

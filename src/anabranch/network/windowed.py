@@ -13,24 +13,28 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType
 
 from anabranch.aggregates import Aggregate, ColumnLike
+from anabranch.calls import called_as
 from anabranch.errors import ColumnTypeError, InvalidArgumentError, InvalidWindowError, StreamingError
-from anabranch.network.columns import EVENT, TimeColumn, TimeKind, quoted
+from anabranch.network.columns import EVENT, TimeColumn, TimeKind, quote, quoted
+from anabranch.network.names import find_column
 from anabranch.network.nodes import ONLY, Input, Node, PositionsNode, Routing, WindowNode
 from anabranch.network.parts import Output, Part
 from anabranch.network.processing import to_the_only
 from anabranch.network.query import Query, analysed, resolve
+from anabranch.network.reprs import aggregation_repr, windowed_repr
 from anabranch.network.startable import Startable
 from anabranch.network.stream import Stream
 from anabranch.operators.positions import DROPPED, DROPPED_SCHEMA, NUMBERED, POSITION, Numbering
 from anabranch.operators.windowed import OPEN
 from anabranch.plan import batch as batch_plan
 from anabranch.plan import streaming
-from anabranch.plan.choose import Choice, choose, measure
+from anabranch.plan.choose import Choice, choose, default_batch, measure
 from anabranch.plan.cost import UNKNOWN, Statistics
 from anabranch.plan.explain import explain
 from anabranch.plan.panes import WINDOW, WINDOW_SPEC
+from anabranch.plan.placement import check_used
 from anabranch.plan.positions import tie_breaks
-from anabranch.plan.strategy import Kind, Strategy
+from anabranch.plan.strategy import Kind, Strategy, asked_strategy
 from anabranch.split.partitioning import AUTO, KeyPartition, key_partition
 from anabranch.windows import Duration, Panes, describe, micros
 
@@ -53,22 +57,24 @@ class Windowed:
     rows_per_key: bool = True
     partition: KeyPartition = AUTO
 
+    @called_as('.by("cell"), or .by("cell", partition="cam")')
     def by(
         self,
         *keys: ColumnLike,
         partition: str = "auto",
-        choices: int = 2,
-        cardinality: str = "exact",
+        choices: int | None = None,
+        cardinality: str | None = None,
         workers: int | None = None,
         splitters: int | None = None,
     ) -> Windowed:
         """Group by these columns, or expressions with an alias.
 
         `partition` says which worker gets which key (paper 3; `anabranch.split.partitioning` has the table): "sh",
-        "fld", "pk", "cm", "am", "cam", "lm" or "heavy", with `choices` candidate workers for a key, whose keys are
-        counted exactly or by HyperLogLog (`cardinality="hll"`). "auto" leaves Spark alone where it combines rows before
-        it exchanges them, and chooses for aggregates in Python that can be evaluated in parts. The policy changes what
-        a query costs, never its result. `explain()` shows it.
+        "fld", "pk", "cm", "am", "cam", "lm" or "heavy". Those that have candidates have `choices` of them for a key (2
+        unless given); those that count keys count them exactly, or by HyperLogLog (`cardinality="hll"`). "auto" leaves
+        Spark alone where it combines rows before it exchanges them, and chooses for aggregates in Python that can be
+        evaluated in parts. The policy changes what a query costs, never its result. `explain()` shows it. On a stream
+        it is for `start()`: the fixed plan of `to_df()` cannot place keys.
         """
         stream, names = self.stream, []
         for key in keys:
@@ -76,13 +82,16 @@ class Windowed:
             column = resolve(source, key)
             chosen = analysed("a key", source, partial(source.select, column))
             name = chosen.columns[0]
-            if name not in source.columns:
+            known = find_column(source.sparkSession, source.columns, quote(name))
+            if known is None:
                 stream = stream.with_columns({name: column})
-            elif not any(chosen.sameSemantics(source.select(c)) for c in (quoted(name), quoted(name).alias(name))):
+            elif not any(chosen.sameSemantics(source.select(c)) for c in (quoted(known), quoted(known).alias(name))):
                 raise InvalidArgumentError(
                     f"the key {name!r} has the name of another column, which would be hidden from the aggregates",
                     hint=f'give it a name of its own: .alias("{name}_key")',
                 )
+            else:
+                name = known
             if name in (WINDOW, WINDOW_TIME) or (name == WINDOW_SPEC and len(self.panes.windows) > 1):
                 raise InvalidArgumentError(
                     f"a key cannot be called {name!r}: the result has such a column already",
@@ -98,6 +107,7 @@ class Windowed:
             )
         return replace(self, stream=stream, keys=tuple(names), partition=placed)
 
+    @called_as('.agg(trips=ab.count(), fare=ab.avg("fare"))')
     def agg(self, **aggregates: Aggregate) -> Aggregation:
         """Aggregate each window (and key): ``agg(trips=ab.count(), fare=ab.avg("fare"))``."""
         if not aggregates:
@@ -128,7 +138,11 @@ class Windowed:
             self.partition,
         )
         query.bound  # noqa: B018  # Checks columns and types now, where the user wrote them.
+        check_used(query)
         return Aggregation(query, stream=self.stream)
+
+    def __repr__(self) -> str:
+        return windowed_repr(self)
 
 
 @dataclass(frozen=True)
@@ -137,28 +151,37 @@ class Aggregation(Startable):
 
     query: Query
     strategy: Strategy | None = None
+    batch: int | None = None
+    """B, if the user gave it"""
     max_delay: int | None = None
     statistics: Statistics = UNKNOWN
     stream: Stream | None = None
 
+    @called_as('.using("batch", batch=10)')
     def using(
         self,
         strategy: Kind | str = "auto",
         *,
-        batch: int = 1,
+        batch: int | None = None,
         nodes: int | None = None,
         max_delay: Duration | None = None,
     ) -> Aggregation:
         """Run by that strategy: "auto", "window", "batch" (of `batch` windows) or "pane" (over `nodes` in a ring).
 
-        On a stream, `max_delay` bounds how long a complete window may wait for the others of its batch.
+        Panes are evaluated in batches too, of `batch` windows; unless given, the planner chooses. On a stream the
+        windows of a batch leave together, and `max_delay` bounds how long a complete one may wait for the others.
+        `start()` knows panes only; docs/options.md says what is used where.
         """
         delay = None if max_delay is None else micros(max_delay, "max_delay")
         if delay is not None and delay < 0:
             raise InvalidArgumentError(f"max_delay of {describe(delay)}", hint="give zero or more")
-        asked = None if strategy == "auto" else Strategy(strategy, batch, nodes)  # type: ignore[arg-type]
-        return replace(self, strategy=asked, max_delay=delay)
+        on_stream = self.stream is not None and bool(self.stream.parts)
+        asked = asked_strategy(strategy, batch, nodes, on_stream=on_stream, keyed=bool(self.query.keys))
+        if asked is not None and asked.kind == "pane" and batch is None and self.query.streaming:
+            asked = replace(asked, batch=default_batch(self.query, delay))
+        return replace(self, strategy=asked, batch=batch, max_delay=delay)
 
+    @called_as(".assume(rows_per_pane=50)")
     def assume(self, *, rows_per_pane: float) -> Aggregation:
         """Tell the planner how many rows a pane of a key has, on average."""
         if not isinstance(rows_per_pane, (int, float)) or not rows_per_pane > 0:
@@ -174,6 +197,7 @@ class Aggregation(Startable):
         """The name under which Spark reports how many rows came and how many had no time (observed metrics)."""
         return self.query.metrics
 
+    @called_as(".to_df(), or .to_df(observation=Observation())")
     def to_df(self, *, observation: Observation | None = None) -> DataFrame:
         """The windows as a DataFrame: batch in, batch out; stream in, stream out.
 
@@ -190,11 +214,12 @@ class Aggregation(Startable):
         choice = self._choice()
         return explain(self.query, choice, self._build(choice, None))
 
+    @called_as(".order_by_window()")
     def order_by_window(self, k: int | None = 0) -> DataFrame:
         """The windows in order: two results that leave out of order are at most k apart.
 
-        A sort gives k = 0, which keeps every other bound too; ``None`` takes them as they come. On streams the ordered
-        merge of the runtime does this.
+        A sort gives k = 0, which keeps every other bound too; ``None`` takes them as they come. For bounded data: on a
+        stream ``start(..., qos=QoS(disorder=k))`` orders what is delivered.
         """
         if k is not None and (not isinstance(k, int) or k < 0):
             raise InvalidArgumentError(f"a disorder of k = {k!r}", hint="k is 0 or more, or None for any order")
@@ -202,7 +227,9 @@ class Aggregation(Startable):
         if k is None:
             return windows
         if self.query.streaming:
-            raise StreamingError("Spark cannot sort a stream", hint="take to_df(), and order what it delivers")
+            raise StreamingError(
+                "Spark cannot sort a stream", hint="run it with start(..., qos=ab.QoS(disorder=0)) instead of to_df()"
+            )
         return windows.orderBy(f"{WINDOW}.start", f"{WINDOW}.end", *(quoted(key) for key in self.query.keys))
 
     def as_stream(self) -> Stream:
@@ -219,7 +246,7 @@ class Aggregation(Startable):
         part = Part(Output(self.node, ONLY, time), (lambda rows: _with_window_time(rows, query),))
         try:
             self._check_planned()
-            inner = streaming.build_inner(query, None)
+            inner = streaming.build_inner(query, None, self.strategy)
         except StreamingError as refusal:
             shape = _with_window_time(query.result_like(batch_plan.build), query)
             return Stream(shape, time, (part,), refusal)
@@ -234,15 +261,18 @@ class Aggregation(Startable):
             times = [query.time.from_micros(F.unix_micros(event)).alias(WINDOW_TIME), event.alias(EVENT)]
         return Stream(inner.select(*columns, *map(quoted, query.aggregates), *times), time, (part,))
 
+    @called_as('.filter("trips > 3")')
     def filter(self, condition: Column | str) -> Stream:
         """Only the results for which the condition holds, as a stream."""
         return self.as_stream().filter(condition)
 
-    def window(self, *, size: Duration, slide: Duration | None = None, origin: Duration = 0) -> Windowed:
+    @called_as('.window(size="1 h", slide="10 min")')
+    def window(self, *, size: Duration, slide: Duration | None = None, origin: Duration = "0 s") -> Windowed:
         """A time window over the results: aggregates after aggregates."""
         return self.as_stream().window(size=size, slide=slide, origin=origin)
 
-    def windows(self, *sizes: tuple[Duration, Duration], origin: Duration = 0) -> Windowed:
+    @called_as('.windows(("5 min", "10 s"), ("1 h", "10 s"))')
+    def windows(self, *sizes: tuple[Duration, Duration], origin: Duration = "0 s") -> Windowed:
         """Several windows over the results."""
         return self.as_stream().windows(*sizes, origin=origin)
 
@@ -251,10 +281,31 @@ class Aggregation(Startable):
         """This aggregate as a node of the query network."""
         assert self.stream is not None
         if self.query.counts_rows:
-            return _counted(self.query, self.stream.parts)
+            return replace(_counted(self.query, self.stream.parts), batch=self.batch, refusal=self._not_for_start())
         inputs = tuple(Input(part, self.query.time) for part in self.stream.parts)
-        batch = self.strategy.batch if self.strategy is not None and self.strategy.kind != "window" else None
-        return WindowNode(inputs, self.query, WINDOW_GROUPS if self.query.keys else 1, batch)
+        groups = WINDOW_GROUPS if self.query.keys else 1
+        return WindowNode(inputs, self.query, groups, self.batch, self._not_for_start())
+
+    def _not_for_start(self) -> InvalidArgumentError | None:
+        """What was asked for and only `to_df()` knows; told when it is started, for both have this node."""
+        if self.strategy is not None and self.strategy.kind != "pane":
+            return InvalidArgumentError(
+                f"the strategy {self.strategy.kind!r} under start(), which evaluates panes",
+                hint='leave using(...) out, or write using("pane", batch=...) for windows that leave together',
+            )
+        if self.max_delay is not None:
+            return InvalidArgumentError(
+                f"max_delay={describe(self.max_delay)} under start(), where no window waits unless it is told to",
+                hint="leave it out; start(..., qos=ab.QoS(max_latency=...)) lets a controller choose the batch",
+            )
+        if self.statistics is not UNKNOWN:
+            return InvalidArgumentError(
+                "assume(...) under start(), which counts rows while it runs and chooses by that", hint="leave it out"
+            )
+        return None
+
+    def __repr__(self) -> str:
+        return aggregation_repr(self)
 
     def _emissions(self) -> tuple[tuple[Node, str], ...]:
         if self.stream is None or not self.stream.parts:
@@ -274,7 +325,7 @@ class Aggregation(Startable):
     def _build(self, choice: Choice, observation: Observation | None) -> DataFrame:
         if self.query.streaming:
             return streaming.build(self.query, choice.taken, observation)
-        return batch_plan.build(self.query, choice.taken, observation, self.statistics)
+        return batch_plan.build(self.query, choice.taken, observation, self.statistics, self.strategy)
 
 
 def _counted(query: Query, parts: Sequence[Part]) -> WindowNode:
@@ -307,11 +358,11 @@ def _counted(query: Query, parts: Sequence[Part]) -> WindowNode:
 
 
 def _check_countable(query: Query) -> None:
-    if query.partition.partitioning is not None:
+    if query.partition != AUTO:
         raise InvalidArgumentError(
-            f"partition={query.partition.partitioning.policy!r} for count windows over a stream: to be counted, the "
-            "rows of a key must be in one place",
-            hint='leave partition at "auto"',
+            "partition=, workers= or splitters= of by(...) for count windows over a stream: to be counted, the rows of "
+            "a key must be in one place",
+            hint="leave them out",
         )
     for key in query.keys:
         kind = query.source.schema[key].dataType

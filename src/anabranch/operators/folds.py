@@ -134,7 +134,10 @@ class Extreme(Fold):
 
 @dataclass(frozen=True)
 class Edge(Fold):
-    """The state of the first or last pane that has one: panes are in the order of time, states are (time, value)."""
+    """The state of the first or last pane that has one: panes are in the order of time, states are (time, value).
+
+    Panes of count windows may share a time; then the value decides, as within a pane.
+    """
 
     last: bool
 
@@ -143,7 +146,13 @@ class Edge(Fold):
         return _settled(states, pieces, lambda found: pick(found, key=spark_order), None)
 
     def __call__(self, states: pa.Array, runs: Runs) -> pa.Array:
-        at = np.flatnonzero(_valid(states))
+        valid = _valid(states)
+        at = np.flatnonzero(valid)
+        times = _micros(states.field(0))[at]
+        if _share_a_time(at, times, times, runs):
+            order = np.zeros(len(states), np.int64)
+            order[at] = _ranks(states.take(pa.array(at)))
+            return _take(states, kernels.least(~order if self.last else order, valid, runs.lo, runs.hi))
         if self.last:
             place = np.searchsorted(at, runs.hi) - 1
             found = np.where(place >= 0, at[np.maximum(place, 0)] if len(at) else -1, -1)
@@ -198,7 +207,10 @@ class MostFrequent(Fold):
 
 
 class Concatenate(Fold):
-    """All elements, pane after pane: in the order of time, if each pane's list is. Elements are (time, value)."""
+    """All elements, pane after pane: in the order of time, if each pane's list is. Elements are (time, value).
+
+    Panes of count windows may share a time; their elements of that time are put in the order of their values.
+    """
 
     def settle(self, states: pa.Array, pieces: Runs) -> pa.Array:
         return _settled(states, pieces, _in_order, [])
@@ -208,6 +220,9 @@ class Concatenate(Fold):
         begin, lengths = starts[runs.lo], starts[runs.hi] - starts[runs.lo]
         ends = np.cumsum(lengths)
         index = np.repeat(begin - (ends - lengths), lengths) + np.arange(ends[-1] if len(ends) else 0)
+        at, times = np.flatnonzero(np.diff(starts)), _micros(values.field(0))
+        if _share_a_time(at, times[starts[at]], times[starts[at + 1] - 1], runs):
+            index = index[np.lexsort((_ranks(values)[index], np.repeat(np.arange(len(lengths)), lengths)))]
         offsets = pa.array(np.concatenate(([0], ends)), pa.int32())
         return pa.ListArray.from_arrays(offsets, values.take(pa.array(index)), type=states.type)
 
@@ -367,6 +382,31 @@ def _settled(states: pa.Array, pieces: Runs, gather: Callable[[list[Any]], Any],
 def _take(states: pa.Array, index: Ints) -> pa.Array:
     """The states at those places; null where the place is -1."""
     return states.take(pa.array(index, mask=index < 0))
+
+
+def _share_a_time(at: Ints, first: Ints, last: Ints, runs: Runs) -> bool:
+    """Whether in some run a pane begins with the time that the one before it ends with.
+
+    `at` are the panes that have rows, `first` and `last` the first and last time of each.
+    """
+    tied = np.flatnonzero(last[:-1] == first[1:])
+    if not len(tied) or not len(runs.lo):
+        return False
+    # Of the runs that begin by the first of the two, the last one reaches furthest.
+    run = np.searchsorted(runs.lo, at[tied], side="right") - 1
+    return bool(((run >= 0) & (runs.hi[run] > at[tied + 1])).any())
+
+
+def _ranks(states: pa.Array) -> Ints:
+    """The places of (time, value) in Spark's order: by time, and then by value, null first."""
+    times, values = states.field(0), states.field(1)
+    ranks = np.empty(len(states), np.int64)
+    ranks[np.lexsort((_order_keys(values), _valid(values), _micros(times)))] = np.arange(len(states))
+    return ranks
+
+
+def _micros(times: pa.Array) -> Ints:
+    return _numpy(times.cast(pa.int64())).astype(np.int64)
 
 
 def _order_keys(states: pa.Array) -> Ints:

@@ -15,8 +15,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from anabranch.compiled import kernel
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -25,7 +26,7 @@ SUM = 0
 MOMENTS = 1
 
 
-@njit(cache=True)
+@kernel()
 def sorted_by_group(groups: Ints) -> tuple[Ints, Ints]:
     """The order that brings the members of each group together, as they came, and where each group begins.
 
@@ -45,7 +46,7 @@ def sorted_by_group(groups: Ints) -> tuple[Ints, Ints]:
     return order, offsets
 
 
-@njit(cache=True)
+@kernel()
 def find_runs(
     offsets: Ints, panes: Ints, first_start: Ints, last_start: Ints, size: int, slide: int, offset: int
 ) -> tuple[Ints, Ints, Ints, Ints, Ints]:
@@ -96,7 +97,7 @@ def find_runs(
     return group[:n], first[:n], last[:n], low[:n], high[:n]
 
 
-@njit(cache=True)
+@kernel()
 def _combine(op: int, into: Any, other: Any) -> None:
     """into = into + other, for a row of state columns."""
     if op == SUM:
@@ -117,7 +118,7 @@ def _combine(op: int, into: Any, other: Any) -> None:
     into[0] = n
 
 
-@njit(cache=True)
+@kernel()
 def two_stacks(op: int, states: Any, lo: Ints, hi: Ints) -> Any:
     """Fold states[lo:hi] for every run, without ever subtracting. States are the rows of a 2-D float array."""
     n, width = states.shape
@@ -146,7 +147,7 @@ def two_stacks(op: int, states: Any, lo: Ints, hi: Ints) -> Any:
     return out
 
 
-@njit(cache=True)
+@kernel()
 def least(order: Ints, valid: Any, lo: Ints, hi: Ints) -> Ints:
     """Which state has the least order key in [lo, hi), for every run; -1 where none is valid.
 
@@ -171,7 +172,7 @@ def least(order: Ints, valid: Any, lo: Ints, hi: Ints) -> Ints:
     return out
 
 
-@njit(cache=True)
+@kernel()
 def distinct(starts: Ints, codes: Ints, n_codes: int, lo: Ints, hi: Ints) -> Ints:
     """How many different codes the panes [lo, hi) hold; pane i holds codes[starts[i]:starts[i+1]]."""
     seen = np.zeros(n_codes, np.int64)
@@ -194,7 +195,7 @@ def distinct(starts: Ints, codes: Ints, n_codes: int, lo: Ints, hi: Ints) -> Int
     return out
 
 
-@njit(cache=True)
+@kernel()
 def most_frequent(
     starts: Ints, codes: Ints, weights: Ints, n_codes: int, lo: Ints, hi: Ints, k: int
 ) -> tuple[Ints, Ints, Ints]:

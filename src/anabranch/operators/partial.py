@@ -40,7 +40,7 @@ class Grouped:
 
 @dataclass(frozen=True)
 class PartialEvaluation:
-    """What `mapInArrow` runs on a worker, over its packed blocks: one row per key and pane that it has.
+    """What `map_in_arrow` runs on a worker, over its packed blocks: one row per key and pane that it has.
 
     Blocks have the columns keys..., `time` (a place on the axis of the windows) and the inputs, `inputs[i]` for
     `evaluate[i]`. Rows without a time, or in a pane that the watermark has passed, have no pane: they are counted, and
@@ -130,7 +130,7 @@ def _gathered(batches: Iterator[pa.RecordBatch]) -> tuple[int, pa.RecordBatch] |
 
 @dataclass(frozen=True)
 class Aggregation:
-    """All windows of the keys whose pane states are in this partition; what `mapInArrow` runs. Yields runs.
+    """All windows of the keys whose pane states are in this partition; what `map_in_arrow` runs. Yields runs.
 
     No window starts before the pane `earliest` (count windows start with the first row).
     """

@@ -29,9 +29,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numba import njit
 from numpy.typing import NDArray
 
+from anabranch.compiled import kernel
 from anabranch.io.blocks import micros_of, one_batch
 from anabranch.operators.kernels import Ints
 from anabranch.operators.protocol import Emitted, Operator
@@ -125,6 +125,22 @@ class PositionsOperator(Operator):
         shed = self._shed()
         if due is not None:
             yield from self._numbered(due, shed)
+
+    def on_set_back(self, t: int, starts: int) -> None:
+        mark = self._state.array(_PASSED, np.int64, 2)
+        if not mark[0] or t >= mark[1]:
+            return
+        # Rows that have a position may still be in a table with some that wait, and must not get a second one.
+        for name in self._tables():
+            table = self._state.table(name)
+            assert table is not None
+            times = np.asarray(micros_of(table.column(self._settings.time).combine_chunks()))
+            waiting = table.filter(pa.array(times >= mark[1]))
+            if not waiting.num_rows:
+                self._state.drop(name)
+            elif waiting.num_rows < table.num_rows:
+                self._state.put(name, waiting.combine_chunks())
+        mark[1] = t
 
     # --- rows that wait ---------------------------------------------------------------------------------------------
 
@@ -303,7 +319,7 @@ class PositionsOperator(Operator):
         return found
 
 
-@njit(cache=True)
+@kernel()
 def decide(
     offsets: Ints, units: Ints, thrown: NDArray[np.bool_], bound: int, run: Ints, debt: Ints, last: Ints
 ) -> Ints:

@@ -3,7 +3,8 @@
 The runtime splits a stream into partition-groups and runs one instance of an operator over each:
 
     open(state)        once, before anything else: take up the state (empty at the very first time)
-    process(block)     once per epoch that brought rows: an Arrow record batch, its rows in the order of time
+    process(block)     once per epoch that brought rows: an Arrow record batch, its rows in the order of time,
+                       with timestamps in UTC
     on_watermark(t)    once per epoch, after `process`: no row earlier than t (microseconds) will come any more
 
 `process` and `on_watermark` yield what they have to say: record batches of the output's columns, or pairs of an
@@ -55,6 +56,13 @@ class Operator:
     def on_watermark(self, t: int) -> Iterable[Emitted]:
         """No row earlier than t will come."""
         return ()
+
+    def on_set_back(self, t: int, starts: int) -> None:
+        """The watermark, which had run away, was set back to t by a repair: rows from t on come again.
+
+        Results that need rows from before `starts` cannot be complete, and should not be emitted. Called once, before
+        the rows of the next epoch. Override it if your state remembers a watermark.
+        """
 
     def absorb(self, block: pa.RecordBatch, port: int = 0) -> None:
         """Take rows that were processed before, to rebuild the state. Override it if that is cheaper without output."""

@@ -24,7 +24,7 @@ SPEC, FIRST, LAST, ROWS = "__ab_spec", "__ab_first", "__ab_last", "__ab_rows"
 
 @dataclass(frozen=True)
 class SlidingOperator:
-    """Evaluates the windows of each batch; what `mapInArrow` runs.
+    """Evaluates the windows of each batch; what `map_in_arrow` runs.
 
     Input columns: the keys, BATCH, PANES (a list of structs: pane id, rows, states...). Output columns: the keys, SPEC
     (which window specification), FIRST and LAST (window ids), ROWS, one folded value per state.

@@ -37,6 +37,7 @@ MOST_TABLES = 16
 OPEN = "__ab_open"
 """The column, of count windows: whether the windows that begin with the pane (or the row) are wanted."""
 
+_EARLIEST = "earliest"  # [known?, pane before which no window starts any more: after a repair]
 _EVALUATED = "evaluated"  # [known?, pane up to which (exclusive) every window that ends there has left]
 
 
@@ -98,9 +99,22 @@ class WindowOperator(Operator):
         since = int(ids.min()) if evaluated is None else evaluated
         if complete <= since:
             return
-        yield from windows_of_panes(self._settings, panes, since, complete)
+        yield from windows_of_panes(self._settings, panes, since, complete, self._earliest())
         self._mark(complete)
         self._gather(names, complete - self._reach)
+
+    def on_set_back(self, t: int, starts: int) -> None:
+        """Windows that end after t leave again, but none of those that have lost rows."""
+        origin, size = self._settings.origin, self._settings.pane_size
+        mark = self._state.array(_EVALUATED, np.int64, 2)
+        mark[1] = min(int(mark[1]), (t - origin) // size)
+        self._state.array(_EARLIEST, np.int64, 2)[:] = (1, -((origin - starts) // size))
+
+    def _earliest(self) -> int | None:
+        if _EARLIEST not in self._state:
+            return None
+        known, pane = self._state.array(_EARLIEST, np.int64, 2)
+        return int(pane) if known else None
 
     def _due(self, evaluated: int, complete: int) -> bool:
         """Whether a batch of windows was completed since: B windows of one specification, those kB to kB + B - 1.
@@ -183,6 +197,9 @@ class CountWindowOperator(WindowOperator):
 
     def on_watermark(self, t: int) -> Iterator[Emitted]:
         yield from ()
+
+    def on_set_back(self, t: int, starts: int) -> None:
+        """Positions know nothing of time."""
 
     def _full(self, count: Ints, ids: Ints, rows: Ints) -> Ints:
         """Of each count, up to which pane (exclusive) they are full."""

@@ -37,11 +37,15 @@ _NODE = "__ab_node"
 
 
 def build(
-    query: Query, strategy: Strategy, observation: Observation | None, statistics: Statistics = UNKNOWN
+    query: Query,
+    strategy: Strategy,
+    observation: Observation | None,
+    statistics: Statistics = UNKNOWN,
+    asked: Strategy | None = None,
 ) -> DataFrame:
-    """The DataFrame of the query's windows."""
+    """The DataFrame of the query's windows. `asked` is the strategy that the user asked for, if any."""
     source = _on_axis(query, observation)
-    placed = placement(query, statistics)
+    placed = placement(query, statistics, asked)
     if placed is not None:
         return partition.build(query, source, AXIS, placed)
     if query.native and (tumbling(query) or strategy.kind != "pane"):
@@ -98,7 +102,7 @@ def layout(query: Query, strategy: Strategy) -> Batches:
     """How many panes' worth of windows are evaluated together."""
     windows = query.panes.in_panes()
     longest = max(windows, key=lambda w: w.size)
-    if strategy.kind != "pane":
+    if strategy.kind != "pane" or strategy.batch > 1:
         return Batches.over(windows, strategy.batch * longest.slide)
     least, most = BATCH_PANES
     if query.keys:

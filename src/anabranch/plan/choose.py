@@ -42,7 +42,6 @@ def choose(query: Query, asked: Strategy | None, max_delay: int | None, statisti
     """Price every strategy and take the cheapest, or the one that was asked for."""
     candidates = _candidates(query, max_delay)
     if asked is not None:
-        asked = _with_delay(query, asked, max_delay)
         candidates = [asked, *(c for c in candidates if c != asked)]
     prices = tuple(_priced(query, c, max_delay, statistics) for c in candidates)
     possible = [p for p in prices if p.possible]
@@ -95,13 +94,6 @@ def _candidates(query: Query, max_delay: int | None) -> list[Strategy]:
         return [Strategy("pane", batch), Strategy("batch", batch), Strategy("window")]
     sizes = sorted({batch, *CANDIDATE_BATCHES})
     return [Strategy("pane"), *(Strategy("batch", b) for b in sizes), Strategy("window")]
-
-
-def _with_delay(query: Query, asked: Strategy, max_delay: int | None) -> Strategy:
-    """On a stream the pane strategy delivers in batches: as large as the delay allows, unless B was given."""
-    if query.streaming and asked.kind == "pane" and asked.batch == 1:
-        return Strategy("pane", default_batch(query, max_delay))
-    return asked
 
 
 def _priced(query: Query, strategy: Strategy, max_delay: int | None, statistics: Statistics) -> Price:

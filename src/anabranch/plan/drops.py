@@ -11,9 +11,11 @@ Everything below a point shares its decisions: they are made for *units* (`windo
 dropped as a whole. From the span of a point follows which tuples no kept unit needs; from those of the operators below
 which results may leave: the whole ones that a kept unit is made of, and no other.
 
-Operators of other kinds (a user's, a join) stop this: nobody knows which rows they need for an exact answer, so no
-point lies above them. Count windows can be dropped only where rows have been counted: above that, a row that is dropped
-would change the position of all that follow. Pure; no Spark.
+Operators of other kinds (a user's, a join) stop this. No point lies above them: which rows they need for an exact
+answer is not known. None lies right below them either: what they emit may be ahead of their watermark, so a dropped
+window could open again without the rows it lost. An aggregate below them can still leave out its results, and
+aggregates over those results can drop as usual. Count windows can be dropped only where rows have been counted: above
+that, a row that is dropped would change the position of all that follow. Pure; no Spark.
 """
 
 from __future__ import annotations
@@ -74,7 +76,7 @@ class DropPoint:
     paper: Span
     """the paper's bound of `span`, which does not use the slides"""
     refused: str | None = None
-    """why nothing can be dropped here"""
+    """why nothing new is dropped here; what an earlier run decided stays dropped, where `emits` says what that is"""
     counted: bool = False
     """whether units are of rows: decided where rows are counted, for each key of its own"""
 
@@ -181,7 +183,7 @@ class _Points:
         counted = [name for name in domain if self.boxes[name].counted]
         if closed or (counted and counted != list(at)):
             nothing = Span(1, 0, 0, 1)
-            why = f"nobody knows which rows {closed[0]} needs for an exact answer" if closed else ""
+            why = f"which rows {closed[0]} needs for an exact answer is not known" if closed else ""
             why = why or f"{counted[0]} counts all rows, and those dropped before would change its windows"
             return DropPoint(name, kind, at, nothing, 0, domain, outputs, {}, nothing, why)
         # All units of a point are counted from one place: else a window could be in one unit here and in another there.
@@ -190,7 +192,8 @@ class _Points:
         span = self._span(kind, starts, origin, self.tight)
         emits = {name: self._emits(name, span) for name in domain}
         bound = min((self._bound(name, span.slide) for name in outputs), default=0)
-        why_not = None if bound > 0 else self._no_bound(outputs, span.slide)
+        why_not = self._opaque_input(kind, at, bool(counted))
+        why_not = why_not or (None if bound > 0 else self._no_bound(outputs, span.slide))
         paper = self._span(kind, starts, origin, tight=False)
         return DropPoint(name, kind, at, span, bound, domain, outputs, emits, paper, why_not, bool(counted))
 
@@ -223,6 +226,17 @@ class _Points:
         box = self.boxes[name]
         assert box.terms is not None
         return min(scaled(box.terms.max_gap, window.slide, slide) for window in box.windows)
+
+    def _opaque_input(self, kind: Kind, at: tuple[str, ...], counted: bool) -> str | None:
+        """Why nothing can be dropped before an operator that reads what a join or a user's operator emits.
+
+        Results leave in the order of the watermark whatever the operator read, and so do rows that were counted.
+        """
+        if kind != "operator" or counted:
+            return None
+        reads = self.boxes[at[0]].reads
+        opaque = [name for name in reads if name in self.boxes and not self.boxes[name].windows]
+        return f"{at[0]} reads {opaque[0]}, and drops through joins and user operators do not exist" if opaque else None
 
     def _no_bound(self, outputs: Sequence[str], slide: int) -> str:
         if not outputs:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import re
 
 from pyspark.sql import DataFrame
@@ -11,10 +9,10 @@ from pyspark.sql import DataFrame
 from anabranch.network.query import Query
 from anabranch.plan.batch import tumbling
 from anabranch.plan.choose import Choice, delay_of
+from anabranch.plan.order import OPERATOR, physical_plan
 from anabranch.plan.placement import Placement, not_placed, placement
 from anabranch.windows import Axis, describe
 
-_OPERATOR = re.compile(r"^[\s:+\-*|]*(?:\(\d+\)\s*)?\*?\s*(?:\(\d+\)\s*)?([A-Z]\w+)(.*)$")
 _SHOWN = {
     "Exchange", "HashAggregate", "SortAggregate", "ObjectHashAggregate", "MapInArrow", "PythonMapInArrow", "Generate",
     "Expand", "Window", "Sort", "Filter", "FileScan", "Scan", "BatchScan", "LocalTableScan", "Range", "Union",
@@ -29,7 +27,8 @@ def explain(query: Query, choice: Choice, result: DataFrame) -> str:
     lines.append(f"panes       {_panes(query)}")
     lines.append(f"aggregates  {_aggregates(query)}")
     lines.append(f"keys        {', '.join(query.keys) or _no_keys(query, choice)}")
-    placed = None if query.streaming else placement(query, choice.statistics)
+    asked = choice.taken if choice.asked else None
+    placed = None if query.streaming else placement(query, choice.statistics, asked)
     if query.keys:
         lines.append(f"partition   {_partition(query, placed)}")
     lines.append(f"strategy    {'pane' if placed else choice.taken.label}, {_reason(choice, placed)}")
@@ -67,7 +66,7 @@ def _partition(query: Query, placed: Placement | None) -> str:
         return placed.describe(query)
     if query.streaming:
         return "left to Spark: a fixed plan cannot place keys by what it sees; start() can"
-    return f"left to Spark: {not_placed(query)}"
+    return f"left to Spark: {not_placed(query) or 'the strategy that was asked for does not place keys'}"
 
 
 def _reason(choice: Choice, placed: Placement | None) -> str:
@@ -93,13 +92,9 @@ def _table(choice: Choice) -> list[str]:
 
 def spark_plan(result: DataFrame) -> list[str]:
     """The operators of Spark's physical plan that cost something, from source to result."""
-    text = io.StringIO()
-    # `explain` only prints; its text is wanted here.
-    with contextlib.redirect_stdout(text):
-        result.explain()
     steps = []
-    for line in text.getvalue().splitlines():
-        match = _OPERATOR.match(line)
+    for line in physical_plan(result).splitlines():
+        match = OPERATOR.match(line)
         if match and match[1] in _SHOWN:
             steps.append(f"{match[1]}{_detail(match[1], match[2])}")
     return steps[::-1]

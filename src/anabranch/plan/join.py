@@ -27,10 +27,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from anabranch.errors import StreamingError
+from anabranch.io.arrow import map_in_arrow
 from anabranch.network.columns import MICROS, TimeKind, floordiv, quoted
 from anabranch.operators.join.predicate import mask_of
 from anabranch.plan.explain import spark_plan
 from anabranch.windows import describe
+from anabranch.worker_python import check_local_python
 
 if TYPE_CHECKING:
     from anabranch.network.join import Join, JoinPredicate
@@ -47,7 +49,10 @@ def build(join: Join) -> DataFrame:
             hint="write it as a Column or SQL text, or run it with start() over streams",
         )
     results = _streaming(join) if join.streaming else _bounded(join)
-    return results if join.predicate is None else results.mapInArrow(Satisfied(join.predicate), results.schema)
+    if join.predicate is None:
+        return results
+    check_local_python(results.sparkSession)
+    return map_in_arrow(results, Satisfied(join.predicate), results.schema)
 
 
 def bucket_width(join: Join, port: int = 1) -> int:

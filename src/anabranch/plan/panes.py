@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, IntegerType, LongType, StructField, StructType
 
 from anabranch.aggregates import State
+from anabranch.io.arrow import map_in_arrow
 from anabranch.network.columns import quoted
 from anabranch.network.query import Query
 from anabranch.operators.folds import Fold
@@ -23,6 +24,7 @@ from anabranch.operators.sliding import BATCH, FIRST, LAST, PANE, PANES, ROWS, S
 from anabranch.operators.windowed import WindowSettings
 from anabranch.windows import Batches, Window
 from anabranch.windows.ids import window_start
+from anabranch.worker_python import check_local_python
 
 WINDOW = "window"
 WINDOW_SPEC = "window_spec"
@@ -76,7 +78,8 @@ def evaluate(collected: DataFrame, query: Query, batches: Batches) -> DataFrame:
     schema = runs_schema(renamed.schema.fields[: len(plain)], panes.elementType, query)
     folds = tuple(state.fold for state in states_of(query))
     operator = SlidingOperator(query.panes.in_panes(), batches, folds, tuple(schema.names))
-    runs = renamed.mapInArrow(operator, schema)
+    check_local_python(collected.sparkSession)
+    runs = map_in_arrow(renamed, operator, schema)
     return windows_of_runs(runs.toDF(*query.keys, *schema.names[len(plain) :]), query)
 
 

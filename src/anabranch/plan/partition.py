@@ -20,15 +20,16 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DoubleType, FloatType, IntegerType, LongType, StructField, StructType
 
 from anabranch._process import keep_what_is_loaded
 from anabranch.aggregates import Inputs
+from anabranch.io.arrow import arrow_schema, map_in_arrow
 from anabranch.network.columns import changing, floordiv, quoted
 from anabranch.network.query import Query, inputs_of
 from anabranch.operators.partial import Aggregation, PartialEvaluation, WholeEvaluation
 from anabranch.operators.sliding import PANE, ROWS
+from anabranch.plan.order import in_fixed_order, order_may_change
 from anabranch.plan.panes import state_names, states_of, window_settings, windows_of_runs
 from anabranch.plan.placement import Placement, in_parts, stretch_of
 from anabranch.split.keys import KeyRoute
@@ -36,28 +37,31 @@ from anabranch.split.partitioner import HeavyKeys
 from anabranch.split.partitioning import Partitioning
 from anabranch.split.splitter import PACKED_SCHEMA, OpenGate, RowReader, Splitter
 from anabranch.windows.ids import Stretch, pane_of
+from anabranch.worker_python import check_local_python
 
 TIME, WORKER, SPLITTER = "__ab_time", "__ab_worker", "__ab_splitter"
 
 
 def build(query: Query, source: DataFrame, axis: str, placed: Placement) -> DataFrame:
     """The windows of a bounded DataFrame; `axis` is the column of a row's place on the axis of the windows."""
+    check_local_python(source.sparkSession)
     panes = PartialPanes(query, axis, placed.workers, in_python=placed.in_python)
     if placed.splitters is not None:
         source = source.coalesce(placed.splitters)
     # What needs no counts to keep keys whole (fld, heavy) has nothing to forget.
     strict = placed.whole(query) and placed.partitioning.policy in ("am", "cam")
-    placed_rows = panes.placed(source, placed.partitioning, placed.heavy, strict=strict)
+    reorder = order_may_change(source)
+    placed_rows = panes.placed(source, placed.partitioning, placed.heavy, strict=strict, reorder=reorder)
     settings, runs = window_settings(query, panes.folds, panes.key_fields, panes.states)
     aggregation = Aggregation(settings, 0 if query.counts_rows else None)
     if not placed.whole(query):
         evaluated = panes.evaluated(placed_rows).repartition(*(F.col(name) for name in panes.keys))
-        found = evaluated.mapInArrow(aggregation, runs)
+        found = map_in_arrow(evaluated, aggregation, runs)
     elif panes.evaluation is not None:
         folds = tuple(part.fold for part in in_parts(query) or ())
-        found = placed_rows.mapInArrow(WholeEvaluation(panes.evaluation, aggregation, folds), runs)
+        found = map_in_arrow(placed_rows, WholeEvaluation(panes.evaluation, aggregation, folds), runs)
     else:
-        found = panes.evaluated(placed_rows).mapInArrow(aggregation, runs)
+        found = map_in_arrow(panes.evaluated(placed_rows), aggregation, runs)
     return windows_of_runs(found.toDF(*query.keys, *runs.names[len(panes.keys) :]), query)
 
 
@@ -105,7 +109,7 @@ class PartialPanes:
         self.states = StructType([*self.key_fields, _long(PANE), _long(ROWS), *states, *map(_long, counted or ())])
         """of the evaluated rows"""
         evaluate = tuple(part.evaluate for part in parts)
-        arrow = to_arrow_schema(self.states, timezone="UTC")
+        arrow = arrow_schema(self.states)
         panes = Stretch(query.panes.size, query.panes.origin)
         self.evaluation = PartialEvaluation(self.keys, axis, panes, self._inputs, evaluate, arrow)
 
@@ -120,22 +124,28 @@ class PartialPanes:
         return [F.count(F.lit(1)).alias(ROWS), *named]
 
     def placed(
-        self, rows: DataFrame, partitioning: Partitioning, heavy: HeavyKeys, *, strict: bool = False
+        self, rows: DataFrame, partitioning: Partitioning, heavy: HeavyKeys, *, strict: bool = False, reorder: bool
     ) -> DataFrame:
-        """The rows (or blocks of them) on their workers. `strict`: what would split a key is an error."""
+        """The rows (or blocks of them) on their workers. `strict`: what would split a key is an error.
+
+        `reorder`: a splitter that runs again might get its rows in another order. It would place them elsewhere, or, if
+        the key alone says where, make other blocks of them; so they are sorted first.
+        """
         route = KeyRoute(partitioning, self.keys, time=self._axis, stretch=self._stretch, heavy=heavy, strict=strict)
         projected = rows.select(*self._projected)
+        if reorder and (self.evaluation is not None or not partitioning.by_key_alone):
+            projected = in_fixed_order(projected, self._axis)
         if self.evaluation is None:
             assign = Assign(route, self._workers, tuple(self._assigned.names))
-            return projected.mapInArrow(assign, self._assigned).repartitionById(self._workers, WORKER)
+            return map_in_arrow(projected, assign, self._assigned).repartitionById(self._workers, WORKER)
         workers = tuple(range(self._workers))
-        splitter = Splitter(0, RowReader(), OpenGate(), route, workers, self._workers)
-        return projected.mapInArrow(splitter, PACKED_SCHEMA).repartitionById(self._workers, "worker")
+        splitter = Splitter(0, RowReader(), OpenGate(), route, workers, self._workers, marked=False)
+        return map_in_arrow(projected, splitter, PACKED_SCHEMA).repartitionById(self._workers, "worker")
 
     def evaluated(self, placed: DataFrame, watermark: int | None = None) -> DataFrame:
         """Partial evaluation of what is placed. Late rows, and those without a time, have no pane, and are counted."""
         if self.evaluation is not None:
-            return placed.mapInArrow(replace(self.evaluation, watermark=watermark), self.states)
+            return map_in_arrow(placed, replace(self.evaluation, watermark=watermark), self.states)
         pane = self._pane
         if watermark is not None:
             pane = F.when(self._pane_end > changing(watermark, F.col(self._axis)), self._pane)
@@ -167,7 +177,7 @@ def _as_grouped(query: Query, key: str) -> Column:
 
 @dataclass(frozen=True)
 class Assign:
-    """Rows with their worker as one more column, the last; what `mapInArrow` runs in a splitter."""
+    """Rows with their worker as one more column, the last; what `map_in_arrow` runs in a splitter."""
 
     route: KeyRoute
     workers: int

@@ -6,15 +6,16 @@ from dataclasses import dataclass, field
 
 from pyspark.errors import PySparkTypeError
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import DataType, StringType
 
 from anabranch.aggregates import Parts
 from anabranch.errors import ColumnTypeError, InvalidArgumentError
+from anabranch.io.arrow import arrow_type
 from anabranch.network.columns import floordiv, quoted
 from anabranch.network.query import Query
 from anabranch.plan.cost import Statistics
 from anabranch.plan.panes import states_of
+from anabranch.plan.strategy import Strategy
 from anabranch.split.hashing import check_key_type, key_hash
 from anabranch.split.partitioner import HeavyKeys
 from anabranch.split.partitioning import Partitioning
@@ -75,7 +76,7 @@ def unplaceable(query: Query) -> str | None:
 def unhashable(key: str, kind: DataType) -> str | None:
     """Why a key of that type cannot be placed by its hash."""
     try:
-        check_key_type(to_arrow_type(kind, timezone="UTC"))
+        check_key_type(arrow_type(kind))
     except (ColumnTypeError, PySparkTypeError):
         return f"the key {key!r} is of type {kind.simpleString()}, for which there is no hash"
     if isinstance(kind, StringType) and not kind.isUTF8BinaryCollation():
@@ -101,19 +102,36 @@ def evaluated_in_parts(query: Query) -> bool:
     return unplaceable(query) is None and in_parts(query) is not None
 
 
-def placement(query: Query, statistics: Statistics) -> Placement | None:
-    """How a bounded DataFrame's keys are placed; None: Spark is left alone."""
+def placement(query: Query, statistics: Statistics, strategy: Strategy | None = None) -> Placement | None:
+    """How a bounded DataFrame's keys are placed; None: Spark is left alone. `strategy` is the one asked for."""
     asked = query.partition
     partitioning, why, workers = asked.partitioning, "as asked", workers_of(query)
     if partitioning is None:
-        if not_placed(query) is not None:
+        if not_placed(query) is not None or (strategy is not None and strategy.kind != "pane"):
             return None
         selected = select(statistics.keys, splitters=asked.splitters)
         partitioning, why = selected.partitioning, selected.why
     else:
         check_placeable(query)
+        if strategy is not None and strategy.kind != "pane":
+            raise InvalidArgumentError(
+                f"the strategy {strategy.kind!r} with partition={partitioning.policy!r}: keys that are placed are "
+                "evaluated pane by pane",
+                hint="leave using(...) out, or partition=...",
+            )
     heavy = statistics.heavy(workers)
     return Placement(partitioning, workers, asked.splitters, in_parts(query) is not None, why, heavy)
+
+
+def check_used(query: Query) -> None:
+    """Workers and splitters, given to a query whose keys no policy places, are an error: they would do nothing."""
+    asked = query.partition
+    reason = not_placed(query)
+    if asked.partitioning is None and (asked.workers or asked.splitters) and reason is not None:
+        raise InvalidArgumentError(
+            f"workers= or splitters= of by(...), but no policy places the keys: {reason}",
+            hint='leave them out, or name a policy: by(..., partition="cam", workers=8)',
+        )
 
 
 def check_placeable(query: Query) -> None:

@@ -39,3 +39,22 @@ class Strategy:
     @property
     def label(self) -> str:
         return f"batch, B = {self.batch}" if self.kind == "batch" else self.kind
+
+
+def asked_strategy(kind: str, batch: int | None, nodes: int | None, *, on_stream: bool, keyed: bool) -> Strategy | None:
+    """What a user asks for; None: "auto". What the strategy would not use is refused."""
+    asked = None if kind == "auto" else Strategy(kind, 1 if batch is None else batch, nodes)  # type: ignore[arg-type]
+    reason = None
+    if batch is not None and asked is None:
+        reason = f'batch={batch} with the strategy "auto", which chooses its own'
+    elif batch is not None and batch > 1 and kind == "window":
+        reason = f'batch={batch} with the strategy "window", which takes one window at a time'
+    elif nodes is not None and kind != "pane":
+        reason = f"nodes={nodes} with the strategy {kind!r}: only panes go round a ring"
+    elif nodes is not None and keyed:
+        reason = f"nodes={nodes} for a query with keys, which are spread without a ring"
+    elif nodes is not None and on_stream:
+        reason = f"nodes={nodes} on a stream, where there is no ring"
+    if reason is not None:
+        raise InvalidArgumentError(reason, hint='leave it out, or take the strategy that has it: "batch" or "pane"')
+    return asked

@@ -36,6 +36,7 @@ from anabranch.plan.panes import (
     states_of,
 )
 from anabranch.plan.strategy import Strategy
+from anabranch.split.partitioning import AUTO
 from anabranch.windows import Batches, Window
 from anabranch.windows.ids import last_window
 
@@ -52,8 +53,11 @@ def build(query: Query, strategy: Strategy, observation: Observation | None) -> 
     return evaluate(_collected(_panes(query, source), query, batches), query, batches)
 
 
-def build_inner(query: Query, observation: Observation | None) -> DataFrame:
-    """The windows with Spark's own window column in `__ab_window`, for an aggregate that follows."""
+def build_inner(query: Query, observation: Observation | None, asked: Strategy | None = None) -> DataFrame:
+    """The windows with Spark's own window column in `__ab_window`, for an aggregate that follows.
+
+    `asked` is the strategy that the user asked for, if any.
+    """
     _check(query)
     if not query.single:
         raise StreamingError(
@@ -63,11 +67,18 @@ def build_inner(query: Query, observation: Observation | None) -> DataFrame:
     window = query.panes.windows[0]
     source = observe(query, query.source, observation).where(query.time.column.isNotNull())
     merges = [state.merge for state in states_of(query)]
-    if tumbling(query) or any(merge is None for merge in merges):
+    by_rows = tumbling(query) or any(merge is None for merge in merges)
+    if asked is not None and asked.kind != ("window" if by_rows else "pane") and not tumbling(query):
+        raise StreamingError(
+            f"the strategy {asked.kind!r} for windows that feed a further aggregate on a stream: Spark "
+            f"{'takes their rows' if by_rows else 'merges their panes'}, and there is no choice",
+            hint="leave using(...) out, or give it to the last aggregate",
+        )
+    if by_rows:
         return _direct_columns(query, source, window)
     panes = _panes(query, source)
     states = [
-        merge(F.col(name)).cast(panes.schema[name].dataType).alias(name)
+        merge(F.col(name)).alias(name)
         for merge, name in zip(merges, state_names(query), strict=True)
         if merge is not None
     ]
@@ -103,6 +114,12 @@ def _check(query: Query) -> None:
         raise StreamingError(
             "count windows over a stream need positions that a fixed Spark plan cannot keep",
             hint="use time windows here, or a batch DataFrame",
+        )
+    if query.partition != AUTO:
+        raise StreamingError(
+            "partition=, workers= or splitters= of by(...) in a streaming to_df(): a fixed plan cannot place keys by "
+            "what it sees",
+            hint="leave them out, or run the query with start(sink, checkpoint=...)",
         )
 
 

@@ -33,8 +33,8 @@ import numpy as np
 from anabranch.errors import ControllerError
 from anabranch.plan.cost import batch_cost, batch_rate, choose_batch
 from anabranch.runtime.progress import EpochProgress, OperatorProgress
-from anabranch.split.cost import BROADCAST, SplitCosts, splitters_needed
 from anabranch.split.cost import LARGEST as MOST_SPLITTERS
+from anabranch.split.cost import SplitCosts
 from anabranch.split.partitioner import HeavyKeys, table_of
 from anabranch.split.partitioning import Partitioning
 from anabranch.split.selection import Seen, select
@@ -42,6 +42,7 @@ from anabranch.split.tuning import LARGEST as LARGEST_WINDOW
 from anabranch.split.tuning import SMALLEST as SMALLEST_WINDOW
 from anabranch.split.tuning import WindowSearch
 from anabranch.windows import Window
+from anabranch.windows.ids import replication
 
 SLACK = 0.25
 """hysteresis: a setting is lowered only to what a rate higher by this would need"""
@@ -55,6 +56,8 @@ HEAVY, PLACING = "heavy_keys", "placing"
 """settings of `KeyPlacement` that no reader can use: the shared table, and what was seen"""
 PLACEMENT = ("partition", HEAVY, PLACING)
 """all settings of `KeyPlacement`"""
+SEARCH = "window_search"
+"""setting of `SplitTuning`: where its search for W stands"""
 WINDOWS_SEEN = 8
 """windows that the choice of a policy goes by"""
 FULL_WINDOWS = 4
@@ -146,6 +149,20 @@ def _came(before: EpochProgress, now: EpochProgress) -> tuple[float, float]:
     return now.rows, between if between > 0 else now.interval
 
 
+def operator_rate(history: Sequence[EpochProgress], operator: str) -> float:
+    """Rows per second that come to an operator, as `arrival_rate`: its share of what the sources send.
+
+    It may read some of the sources only, or what filters let pass.
+    """
+    recent, rates = history[-RECENT - 1 :], []
+    for epochs in (recent[-2:], recent):
+        told = epochs[1:] or epochs  # the rate of several epochs is of what came after the first
+        sent = sum(epoch.rows for epoch in told)
+        read = sum(measured.rows for epoch in told if (measured := epoch.operator(operator)) is not None)
+        rates.append(mean_arrival_rate(epochs) * read / sent if sent else 0.0)
+    return max(rates)
+
+
 def excess_backlog(epoch: EpochProgress, rate: float) -> float:
     """Rows that wait beyond those that one interval brings anyway."""
     return max(0.0, (epoch.backlog or 0) - rate * epoch.interval)
@@ -153,7 +170,7 @@ def excess_backlog(epoch: EpochProgress, rate: float) -> float:
 
 @dataclass(frozen=True)
 class BatchCosts:
-    """Paper 1's costs, in seconds, as measured."""
+    """Paper 1's costs, in seconds, as measured. A row is what workers get: a row, or the pane of a key."""
 
     update: float
     """one row into one window"""
@@ -229,11 +246,7 @@ class BatchSize:
         if found is None:
             return {"batch": batch}
         costs, measured = found
-        arriving = arrival_rate(history)
-        # The operator may see fewer rows than the sources sent, or more.
-        share = measured.rows / history[-1].rows if history[-1].rows else 1.0
-        drain = excess_backlog(history[-1], arriving) / max(self.max_latency, self.period)
-        rate = (arriving + drain) * share
+        rate = self._rate(history)
         # The fit has the price of one result; the model asks for it per window and row of a window.
         copies = sum(worker.rows for worker in measured.workers)
         in_force = max(1, int(measured.decisions.get("batch", 1)))
@@ -242,10 +255,23 @@ class BatchSize:
         chosen = self._after_hysteresis(batch, rate, unit)
         if chosen == batch:
             return {"batch": batch}
-        why = (
-            f"{rate:,.0f} rows/s on {self.workers} workers, {sum(unit[::2]) * 1e6:.2f} us a row: B {batch} -> {chosen}"
-        )
-        return {"batch": chosen, "why:batch": why}
+        what = f"{rate:,.0f} rows or panes/s on {self.workers} workers"
+        return {"batch": chosen, "why:batch": f"{what}, {sum(unit[::2]) * 1e6:.2f} us each: B {batch} -> {chosen}"}
+
+    def _rate(self, history: Sequence[EpochProgress]) -> float:
+        """What comes to the workers, before copies, in the unit of the costs: panes where they get panes.
+
+        What waits at the sources beyond one interval is to be worked off as well.
+        """
+        arriving = arrival_rate(history)
+        drain = excess_backlog(history[-1], arriving) / max(self.max_latency, self.period)
+        for epoch in reversed(history):
+            measured = epoch.operator(self.operator)
+            if measured is not None and epoch.rows and not epoch.replayed:
+                in_force = max(1, int(measured.decisions.get("batch", 1)))
+                given = sum(worker.rows for worker in measured.workers) / replication(self.window, in_force)
+                return (arriving + drain) * given / epoch.rows
+        return 0.0
 
     def _after_hysteresis(self, batch: int, rate: float, unit: tuple[float, float, float]) -> int:
         wanted = self._choose(rate, unit)
@@ -285,15 +311,26 @@ def largest_batch(slide: float, max_latency: float, largest: int = 1_000) -> int
     return min(largest, 1 + int(max_latency / 2 / slide))
 
 
+def window_search(setting: Mapping[str, Any] | None) -> tuple[WindowSearch, int | None] | None:
+    """Where the search for W stands, and the last epoch that it has seen; None before the first."""
+    if not setting:
+        return None
+    known = {name: value for name, value in setting.items() if name != "epoch"}
+    return WindowSearch(**known | {"rates": tuple(map(float, known["rates"]))}), setting["epoch"]
+
+
 @register
 @dataclass(frozen=True)
 class SplitTuning:
-    """Settings `splitters` (paper 5, equation 6) and `window_bytes` (W); `window_search` is where W's search stands."""
+    """Settings `splitters` (p) and `window_bytes` (W); `window_search` is where W's search stands.
+
+    p is by equation (3) of paper 5, with costs and shares as measured. Equation (6), the paper's short form of it, is
+    for a share b that is known beforehand.
+    """
 
     operator: str
     q: int
     """substreams"""
-    b: float = BROADCAST
     most_splitters: int = MOST_SPLITTERS
     smallest_window: int = SMALLEST_WINDOW
     largest_window: int = LARGEST_WINDOW
@@ -307,27 +344,20 @@ class SplitTuning:
         recent = [op for epoch in history[-RECENT:] if (op := epoch.operator(self.operator)) and not epoch.replayed]
         measured = [splitter for op in recent for splitter in op.splitters]
         costs = SplitCosts.from_measures(measured, (), self.q)
-        if costs is None or not 0 < costs.single_rate() < float("inf"):
+        if costs is None or not 0 < costs.splitter(self.q) < float("inf"):
             return {"splitters": present}
-        rate = arrival_rate(history)
-
-        def needed(at: float) -> int:
-            return splitters_needed(at, costs.single_rate(), self.q, b=self.b, limit=self.most_splitters)
-
-        wanted = max(needed(rate), min(present, needed(rate * (1.0 + SLACK))))
+        rate = operator_rate(history, self.operator)
+        needed = costs.splitters(rate, self.q, limit=self.most_splitters)
+        with_slack = costs.splitters(rate * (1.0 + SLACK), self.q, limit=self.most_splitters)
+        wanted = max(needed, min(present, with_slack))
         if wanted == present:
             return {"splitters": present}
-        exact = costs.splitters(rate, self.q, limit=self.most_splitters)
-        why = f"{rate:,.0f} rows/s, one splitter {costs.single_rate():,.0f}, q = {self.q}: p {present} -> {wanted}"
-        return {"splitters": wanted, "why:splitters": f"{why} by equation (6); {exact} by the measured costs"}
+        one = f"one splitter takes {1 / costs.splitter(self.q):,.0f} with q = {self.q} and {costs.b:.1%} broadcast"
+        return {"splitters": wanted, "why:splitters": f"{rate:,.0f} rows/s, {one}: p {present} -> {wanted}"}
 
     def _window(self, history: Sequence[EpochProgress], current: Mapping[str, Any]) -> dict[str, Any]:
-        remembered = dict(current.get("window_search") or {})
-        seen = remembered.pop("epoch", None)
-        if remembered:
-            search = WindowSearch(**remembered | {"rates": tuple(remembered["rates"])})
-        else:
-            search = WindowSearch(self.smallest_window)
+        known = window_search(current.get(SEARCH))
+        search, seen = known if known is not None else (WindowSearch(self.smallest_window), None)
         for epoch in history:
             if seen is not None and epoch.epoch <= seen:
                 continue
@@ -337,7 +367,7 @@ class SplitTuning:
                 search = search.after(*sample, start=self.smallest_window, limit=self.largest_window)
         settings: dict[str, Any] = {
             "window_bytes": search.size,
-            "window_search": {**asdict(search), "rates": list(search.rates), "epoch": seen},
+            SEARCH: {**asdict(search), "rates": list(search.rates), "epoch": seen},
         }
         present = current.get("window_bytes")
         if present != search.size:
@@ -355,6 +385,12 @@ class SplitTuning:
         # The workers' reading depends on W as the splitters' work does; merging depends on p, which changes by itself.
         busy = sum(s.seconds for s in measured.splitters) + sum(w.read_seconds for w in measured.workers)
         return (int(size), rows / busy) if busy > 0 and taken >= FULL_WINDOWS * size else None
+
+
+def seen_keys(setting: Mapping[str, Any] | None) -> tuple[int, list[tuple[int, float]]]:
+    """The last epoch that `KeyPlacement` has seen, and keys and tuples per worker of the last windows."""
+    known = setting or {"epoch": -1, "seen": []}
+    return int(known["epoch"]), [(int(keys), float(tuples)) for keys, tuples in known["seen"]]
 
 
 @register
@@ -378,23 +414,21 @@ class KeyPlacement:
     name: ClassVar[str] = "key-placement"
 
     def decide(self, history: Sequence[EpochProgress], current: Mapping[str, Any]) -> Mapping[str, Any]:
-        remembered = current.get(PLACING) or {"epoch": -1, "seen": []}
+        last, seen_before = seen_keys(current.get(PLACING))
         news = [
             (epoch.epoch, measured)
             for epoch in (*([self.before] if self.before is not None and not history else []), *history)
-            if epoch.epoch > remembered["epoch"]
-            and (measured := epoch.operator(self.operator)) is not None
-            and measured.partitions
+            if epoch.epoch > last and (measured := epoch.operator(self.operator)) is not None and measured.partitions
         ]
         parts = [part for _, measured in news for part in measured.partitions]
-        seen = [*remembered["seen"], *([part.keys, part.tuples / part.workers] for part in parts)][-WINDOWS_SEEN:]
+        seen = [*seen_before, *([part.keys, part.tuples / part.workers] for part in parts)][-WINDOWS_SEEN:]
         settings = self._policy(seen, current) if self.fixed is None else {}
         table = current.get(HEAVY) or HeavyKeys().as_json()
         if Partitioning.of_label(self.fixed or settings["partition"]).policy != "heavy":
             table = HeavyKeys().as_json()
         elif news:
             table = table_of(news[-1][1].heaviest, self.workers).as_json()
-        memory = {"epoch": news[-1][0] if news else remembered["epoch"], "seen": seen}
+        memory = {"epoch": news[-1][0] if news else last, "seen": seen}
         return {**settings, HEAVY: table, PLACING: memory}
 
     def _policy(self, seen: Sequence[Sequence[float]], current: Mapping[str, Any]) -> dict[str, Any]:

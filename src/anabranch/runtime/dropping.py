@@ -23,11 +23,11 @@ from anabranch.network.parts import Source
 from anabranch.operators.positions import WINDOWS_KEPT, WINDOWS_SHED
 from anabranch.operators.sliding import FIRST, SPEC
 from anabranch.plan.drops import DropPoint
-from anabranch.plan.panes import WINDOW
 from anabranch.runtime.counted import Seen
+from anabranch.runtime.drop_columns import drops_rows, source_name, time_at
 from anabranch.runtime.plan import Network, Step
 from anabranch.runtime.progress import DropProgress, OperatorProgress
-from anabranch.runtime.shedding import Shedder, source_name, state_of
+from anabranch.runtime.shedding import Shedder, state_of
 from anabranch.shed.lookup import Lookup, TupleFilter, dropped_windows
 from anabranch.split.hashing import key_hash
 from anabranch.windows import Window
@@ -58,14 +58,6 @@ key of its own: with the key, and the positions of the rows at which the first a
 """
 
 
-def time_at(each: Input) -> Column:
-    """The time of the rows of an input, as they come from their origin, in microseconds."""
-    origin = each.part.origin
-    if isinstance(origin, Source):
-        return origin.time.micros()
-    return origin.time.micros(F.col(WINDOW)["end"]) - 1
-
-
 @dataclass(frozen=True)
 class CountedWindows:
     """What an operator that counts rows for count windows tells of an epoch."""
@@ -92,17 +84,8 @@ class EpochDrops:
 
     def of_edge(self, step: Step, each: Input) -> Column | None:
         """Which rows are dropped for one operator, before the steps to it."""
-        points = [p for p in self._timed if self._drops_edge(p, step, each)]
+        points = [point for point in self._timed if drops_rows(self._network, point, step.name, each)]
         return self._rows(points, time_at(each))
-
-    def _drops_edge(self, point: DropPoint, step: Step, each: Input) -> bool:
-        if point.kind == "operator":
-            return step.name in point.at
-        # Blocks are dropped where they are unpacked, and so for each reader.
-        origin = each.part.origin
-        if point.kind != "source" or not isinstance(origin, Source) or origin.packed is None:
-            return False
-        return source_name(self._network, origin) in point.at
 
     def _rows(self, points: Sequence[DropPoint], t: Column) -> Column | None:
         found = []

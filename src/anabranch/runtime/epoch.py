@@ -10,11 +10,11 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
 
+from anabranch.io.arrow import arrow_schema
 from anabranch.io.frames import read_files, unpacked
 from anabranch.io.sinks import Published
-from anabranch.network.columns import floordiv
+from anabranch.network.columns import floordiv, up_to
 from anabranch.network.nodes import ONLY, CombineNode, Input, JoinNode, PositionsNode, ProcessNode, Stateful, WindowNode
 from anabranch.network.parts import Output, Source
 from anabranch.operators.positions import NUMBERED
@@ -22,14 +22,15 @@ from anabranch.operators.windowed import KEYS_OF
 from anabranch.plan.drops import DropPoint
 from anabranch.plan.placement import stretch_of
 from anabranch.runtime import jobs
+from anabranch.runtime.ahead import shows_own_clock
 from anabranch.runtime.controllers import HEAVY
 from anabranch.runtime.counted import Counted, Seen
-from anabranch.runtime.dropping import EpochDrops, time_at
+from anabranch.runtime.drop_columns import source_name, time_at
+from anabranch.runtime.dropping import EpochDrops
 from anabranch.runtime.outputs import Target
 from anabranch.runtime.plan import Step
 from anabranch.runtime.progress import OperatorProgress, PartitionMeasure, SplitterMeasure, WorkerMeasure
 from anabranch.runtime.recipes import NULL_KEYS, SLOTS, Recipe
-from anabranch.runtime.shedding import source_name
 from anabranch.runtime.sources import BatchRows, at_once
 from anabranch.runtime.standing import Context, Standing
 from anabranch.runtime.windowing import PART
@@ -38,6 +39,7 @@ from anabranch.split.imbalance import WindowLoads
 from anabranch.split.partitioner import HeavyKeys
 from anabranch.split.partitioning import Partitioning
 from anabranch.split.placed import heaviest_of, loads_by_window
+from anabranch.text import moment
 from anabranch.windows.ids import Stretch, pane_of
 
 
@@ -78,11 +80,25 @@ class Epoch:
         self.source_rows: dict[int, int] = {}
         self.drops = drops
         self._rows = rows
+        self._ahead: dict[int, int] = {}
+        """of sources that had rows too far ahead: how many"""
         self._counted: dict[tuple[str, int], Counted] = {}
         self._staged: dict[tuple[int, str], Published] = {}
         self._watermarks: dict[int, int | None] = {}
 
-    def operator(self, step: Step) -> Outcome:
+    def operators(self) -> list[Outcome]:
+        """Run the jobs of all operators, each after those that it reads."""
+        return [self._operator(step) for step in self.context.network.steps]
+
+    def own_clock(self) -> set[int]:
+        """Sources whose first rows show that their times are not by this clock; after all operators have run."""
+        return {
+            i
+            for i, ahead in self._ahead.items()
+            if self.standing.latest[i] is None and shows_own_clock(self.source_rows[i], ahead)
+        }
+
+    def _operator(self, step: Step) -> Outcome:
         """Run an operator's job."""
         began = time.perf_counter()
         node, recipe = step.node, self.context.recipes[step.name]
@@ -119,7 +135,8 @@ class Epoch:
         else:
             if isinstance(node, JoinNode) and at_once(node):
                 late_before = self.standing.operators[step.name].watermark
-                packed = [jobs.packed_at_once(node, self._rows, late_before, decided)]
+                limits = [self._limit(each) for each in node.inputs]
+                packed = [jobs.packed_at_once(node, self._rows, late_before, limits, decided)]
             else:
                 packed = [jobs.packed_rows(node, i, self._feed(node, e), decided) for i, e in enumerate(node.inputs)]
             if recipe.where is None:
@@ -132,8 +149,8 @@ class Epoch:
             self._stage(step, name, targets[name], files)
         marks = workers[0]["marks"]
         self._census(step, node, marks)
-        self._keep_side(step, node, marks)
-        outcome = _outcome(step, workers, marks, outputs, self.plan["operators"][step.name]["decisions"])
+        ahead = self._keep_side(step, node, marks)
+        outcome = _outcome(step, workers, marks, outputs, self.plan["operators"][step.name]["decisions"], ahead)
         shed = sum(each.seen.shed for (name, _), each in self._counted.items() if name == step.name)
         if shed:
             rows = outcome.progress.rows + shed
@@ -174,11 +191,16 @@ class Epoch:
             return jobs.Feed(each.part.apply(rows), None, late_before)
         rows = self._rows.of(origin)
         if not isinstance(node, WindowNode) and node.routing.reads_blocks(each.part):
-            return jobs.Feed(rows, origin.packed, late_before)
+            return jobs.Feed(rows, origin.packed, late_before, self._limit(each), origin)
         if origin.packed is not None:
             rows = unpacked(rows, origin.packed)
         rows = self._without_dropped(name, each, rows, counted)
-        return jobs.Feed(each.part.apply(rows), None, late_before)
+        return jobs.Feed(each.part.apply(rows), None, late_before, self._limit(each), origin)
+
+    def _limit(self, each: Input) -> int | None:
+        """The latest time that a row of an input may have. What an operator emits does not move a watermark."""
+        origin = each.part.origin
+        return self._rows.limit_of(origin) if isinstance(origin, Source) else None
 
     def _late_before(self, node: Stateful, name: str) -> int | None:
         """Rows of windows that end by then are late.
@@ -205,7 +227,7 @@ class Epoch:
         if counted is None:
             return rows.where(~gone)
         counter = self._counted[name, counted] = Counted()
-        return counter.over(rows, time_at(each), gone)
+        return counter.over(rows, up_to(time_at(each), self._limit(each)), gone)
 
     def _decided(self, step: Step) -> jobs.Decided:
         plan = self.plan["operators"][step.name]
@@ -239,6 +261,8 @@ class Epoch:
             store=context.stores[step.name],
             ledger=context.ledger,
             live=context.settings.live,
+            token=self.plan.get("token", ""),
+            tokens=self.standing.tokens,
             snapshot_every=context.settings.snapshot_every,
             outputs=targets if recipe.yields is None else None,
             yields=recipe.yields,
@@ -247,6 +271,7 @@ class Epoch:
             behind=state.waiting,
             allowance=self.plan.get("allowances", {}).get(step.name),
             memory_limit=context.settings.memory_limit,
+            set_back=self.standing.set_back(context.network, step.name),
         )
 
     def _census(self, step: Step, node: Stateful, marks: Sequence[Mapping[str, Any]]) -> None:
@@ -289,7 +314,8 @@ class Epoch:
         rows = self._rows.of(origin)
         if origin.packed is not None:
             rows = unpacked(rows, origin.packed)
-        count, latest = rows.agg(F.count(F.lit(1)), F.max(origin.time.micros())).collect()[0]
+        within = up_to(origin.time.micros(), self._rows.limit_of(origin))
+        count, latest = rows.agg(F.count(F.lit(1)), F.max(within)).collect()[0]
         return int(count), latest
 
     # --- outputs ----------------------------------------------------------------------------------------------------
@@ -318,8 +344,12 @@ class Epoch:
         staged = self._staged[id(origin.node), origin.name]
         return read_files(self.context.session, staged.folder, staged.files, staged.schema)
 
-    def _keep_side(self, step: Step, node: Stateful, marks: Sequence[Mapping[str, Any]]) -> None:
-        """Keep late and bad rows, with the reason. There are seldom any, so they have a job of their own."""
+    def _keep_side(self, step: Step, node: Stateful, marks: Sequence[Mapping[str, Any]]) -> int:
+        """Keep late and bad rows, with the reason; how many were too far ahead.
+
+        There are seldom any, so they have a job of their own.
+        """
+        too_far = 0
         for number, each in enumerate(node.inputs):
             if not any(mark["late"] + mark["bad"] for mark in marks if mark["edge"] == number):
                 continue
@@ -327,17 +357,27 @@ class Epoch:
             rows = feed.rows if feed.packed is None else unpacked(feed.rows, feed.packed)
             t = each.time.micros()
             reason = F.when(t.isNull(), F.lit(f"null time in column {each.time.name}"))
+            ahead = None if feed.limit is None else f"ahead: the latest time allowed was {moment(feed.limit)}"
+            if feed.limit is not None:
+                reason = reason.when(t > feed.limit, F.lit(ahead))
             if feed.watermark is not None:
                 end = t + 1
                 if isinstance(node, WindowNode):
                     panes = node.query.panes
                     end = (pane_of(t, panes.size, panes.origin, floordiv) + 1) * panes.size + panes.origin
-                reason = reason.when(end <= feed.watermark, F.lit(f"late: the watermark was at {feed.watermark} us"))
+                reason = reason.when(
+                    end <= feed.watermark, F.lit(f"late: the watermark was at {moment(feed.watermark)}")
+                )
             outside = rows.withColumn("reason", reason).where(F.col("reason").isNotNull())
             # Straight to where they stay: an epoch that runs again writes the same files again.
             folder = self.context.checkpoint.side.sub(f"{step.name}-{number}", f"epoch={self.epoch}")
             folder.create()
-            jobs.run_side(outside, Target(folder, to_arrow_schema(outside.schema, timezone="UTC")))
+            kept = jobs.run_side(outside, Target(folder, arrow_schema(outside.schema)))
+            if ahead is not None and isinstance(each.part.origin, Source):
+                too_far += kept[ahead]
+                i = self.context.network.index_of(each.part.origin)
+                self._ahead[i] = max(self._ahead.get(i, 0), kept[ahead])
+        return too_far
 
     def publish(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
         """All operators have run: make the results visible. Their outcomes, with what their sinks took."""
@@ -372,6 +412,12 @@ class Epoch:
         )
         return next((counted.seen for counted in readers if counted is not None), None)
 
+    def remove_side(self) -> None:
+        """Remove the late and bad rows of this epoch: it runs anew, and takes some of them."""
+        side = self.context.checkpoint.side
+        for name in side.folders():
+            side.sub(name, f"epoch={self.epoch}").remove()
+
     def close(self) -> None:
         """Remove what only this epoch needed."""
         self._rows.close()
@@ -390,6 +436,7 @@ def _outcome(
     marks: Sequence[Mapping[str, Any]],
     outputs: Mapping[str, Sequence[Mapping[str, Any]]],
     decisions: Mapping[str, Any],
+    ahead: int,
 ) -> Outcome:
     measures = [{"worker": each["worker"], **each["measured"]} for each in workers]
     splitters = [_taken(SplitterMeasure, mark) for mark in marks]
@@ -400,7 +447,8 @@ def _outcome(
         rows=sum(mark["rows"] for mark in marks),
         emitted=sum(each["rows"] for written in outputs.values() for each in written),
         late=sum(mark["late"] for mark in marks),
-        bad=sum(mark["bad"] for mark in marks),
+        bad=sum(mark["bad"] for mark in marks) - ahead,
+        ahead=ahead,
         watermark=workers[0]["watermark"],
         state_bytes=sum(each["state_bytes"] for each in measures),
         workers=tuple(_taken(WorkerMeasure, each) for each in measures),

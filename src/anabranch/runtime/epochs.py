@@ -1,6 +1,7 @@
 """The epoch loop: what the driver does with a micro-batch.
 
-    decide ──▶ ledger: plan N ──▶ each operator's job ──▶ publish ──▶ ledger: N is done ──▶ forget what is old
+    decide ──▶ ledger: plan N ──▶ each operator's job ──▶ ledger: N is published now ──▶ publish
+                                                     forget what is old ◀── ledger: N is done ◀──┘
 
 Whatever can change a result is decided before the epoch runs and written down. If it runs again after a crash, the plan
 is read and not made; state is as it was after N-1; the sinks know what they have. So a second run gives what the first
@@ -18,9 +19,16 @@ from pyspark.sql import DataFrame, SparkSession
 
 from anabranch.errors import CheckpointError
 from anabranch.operators.positions import SHED
+from anabranch.runtime import live_folders
+from anabranch.runtime.ahead import Limits
 from anabranch.runtime.allowance import allowance
+from anabranch.runtime.arrivals import Arrivals
+from anabranch.runtime.checkpoint_lock import CheckpointLock
 from anabranch.runtime.controllers import HISTORY, PLACEMENT, KeyPlacement, decide_all
+from anabranch.runtime.decisions import check_new, check_recorded, fault_of, usable
+from anabranch.runtime.dropping import EpochDrops
 from anabranch.runtime.epoch import Epoch, Outcome
+from anabranch.runtime.ledger import MARKED
 from anabranch.runtime.plan import Network
 from anabranch.runtime.progress import EpochProgress
 from anabranch.runtime.rebalancing import ROUTING
@@ -30,6 +38,7 @@ from anabranch.runtime.shed_epochs import Shedding, ShedOutcome
 from anabranch.runtime.sources import SourceRows
 from anabranch.runtime.standing import Checkpoint, Context, Standing
 from anabranch.runtime.store import EpochStore
+from anabranch.runtime.triggers import AVAILABLE_NOW
 
 KEPT_EPOCHS = 100
 """Ledger entries that are kept beyond those that a restore needs: a record of what was decided."""
@@ -40,7 +49,15 @@ FORGET_EVERY = 5
 class EpochRunner:
     """Runs one epoch after the other; given to `foreachBatch`."""
 
-    def __init__(self, network: Network, settings: Settings, checkpoint: Checkpoint, session: SparkSession) -> None:
+    def __init__(
+        self,
+        network: Network,
+        settings: Settings,
+        checkpoint: Checkpoint,
+        session: SparkSession,
+        lock: CheckpointLock,
+    ) -> None:
+        self._lock = lock
         stores = {step.name: EpochStore(checkpoint.state, checkpoint.query, step.name) for step in network.steps}
         recipes = {step.name: recipe_of(step, settings) for step in network.steps}
         run = uuid.uuid4().hex
@@ -54,6 +71,9 @@ class EpochRunner:
         checkpoint.side.create()
         self.standing = Standing.of(network, self.context.ledger)
         self.history: list[EpochProgress] = []
+        self._unneeded: dict[str, tuple[int, dict[int, int]]] = {}
+        """of each operator, as of the last cleaning: blocks and snapshots that no restore needed"""
+        self.arrivals = Arrivals(settings.trigger_seconds)
         self.shedding = Shedding(self.context, self.standing)
 
     @property
@@ -78,25 +98,44 @@ class EpochRunner:
             raise CheckpointError(
                 f"Spark begins with epoch {epoch}, but the ledger's last is {last}: offsets and state do not "
                 "belong together, and rows would be lost or counted twice",
-                hint="restore the whole checkpoint folder from one copy, or start with a new one",
+                hint="look at it with `anabranch repair CHECKPOINT`, which can go back to the last complete epoch; or "
+                "restore the whole folder from one copy",
             )
         started, clock = time.time(), time.perf_counter()
         # Spark runs a stream in a session of its own, a copy: this does not touch the user's. Planning anew after every
         # exchange takes longer than a small epoch's work, and it would let the number of tasks depend on sizes.
         batch.sparkSession.conf.set("spark.sql.adaptive.enabled", "false")
-        plan = context.ledger.plan(epoch)
-        replayed = plan is not None
-        if plan is None:
-            plan = self._decide()
+        # A task whose output was lost runs again, and gives each worker the same rows (`plan.order`). But what it tells
+        # of its own seconds differs, and Spark would end the job: by its checksums the output is another one.
+        batch.sparkSession.conf.set("spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch", "false")
+        recorded = context.ledger.plan(epoch)
+        # A plan is made once: whoever finds its token in a live state knows by which plan the epoch was run.
+        plan = {**self._decide(), "token": uuid.uuid4().hex} if recorded is None else recorded
+        fault = fault_of(plan, context.recipes, len(context.network.sources), self.shedding.shedder_for)
+        if recorded is None:
+            check_new(epoch, fault)
             context.ledger.write_plan(epoch, plan)
+        else:
+            check_recorded(epoch, fault)
         drops = self.shedding.drops(plan)
-        run = Epoch(context, self.standing, epoch, plan, self._rows.of(batch, context.network, drops), drops)
+        limits = Limits.from_json(plan.get("limits"), len(context.network.sources))
+        run = self._epoch(batch, epoch, plan, limits, drops)
         try:
-            outcomes = [run.operator(step) for step in context.network.steps]
+            outcomes = run.operators()
+            if limits.auto and (own_clock := run.own_clock()):
+                # Nothing was published yet, and an epoch may always run again.
+                run.close()
+                run.remove_side()
+                self.standing.own_clock |= own_clock
+                run = self._epoch(batch, epoch, plan, limits.without(own_clock), drops)
+                outcomes = run.operators()
+            self._lock.check()
+            context.ledger.write_publishing(epoch)
             shed = self.shedding.after(run, outcomes)
             outcomes = run.publish(outcomes)
         finally:
             run.close()
+        self._lock.check()
         self._done(epoch, run, outcomes, shed)
         self._forget(epoch)
         progress = EpochProgress(
@@ -108,16 +147,29 @@ class EpochRunner:
             trigger_seconds=context.settings.trigger_seconds,
             rows=sum(run.source_rows.values()),
             event_latency=self._event_latency(),
-            replayed=replayed,
+            replayed=recorded is not None,
             restored=sum(worker.rebuilt for outcome in outcomes for worker in outcome.progress.workers),
             operators=tuple(outcome.progress for outcome in outcomes),
             drops=shed.drops,
-            latency=time.time() - self.history[-1].started if self.history else None,
+            latency=self._latency(started),
             arrived=shed.arrived,
             spared=shed.spared,
         )
         self.history = [*self.history, progress][-HISTORY:]
         return progress
+
+    def _epoch(
+        self, batch: DataFrame, epoch: int, plan: dict[str, Any], limits: Limits, drops: EpochDrops | None
+    ) -> Epoch:
+        network = self.context.network
+        rows = self._rows.of(batch, network, limits.over(network), drops)
+        return Epoch(self.context, self.standing, epoch, plan, rows, drops)
+
+    def close(self, *, finished: bool) -> None:
+        """The query has ended. `finished`: by itself, with nothing left to do, so nobody needs its live state."""
+        if finished and self.settings.trigger == AVAILABLE_NOW:
+            live_folders.remove(self.settings.live)
+        self._lock.release()
 
     def _decide(self) -> dict[str, Any]:
         settings = self.context.settings
@@ -127,23 +179,38 @@ class EpochRunner:
         for name, recipe in self.context.recipes.items():
             state = self.standing.operators[name]
             controllers = recipe.controllers(settings, state.remembered(name))
-            current = {key: value for key, value in {**recipe.fixed, **state.decisions}.items() if key != SHED}
+            before = usable(state.decisions)
+            current = {key: value for key, value in {**recipe.fixed, **before}.items() if key != SHED}
             if not any(isinstance(each, KeyPlacement) for each in controllers):
                 # Of a run that had a policy; this one leaves keys alone.
                 current = {key: value for key, value in current.items() if key not in PLACEMENT}
             decisions = decide_all(controllers, self.history, current)
-            fixed = [group % settings.workers for group in range(recipe.groups)]
+            fixed = [group % settings.workers_of(recipe.groups) for group in range(recipe.groups)]
             operators[name] = {
                 "routing": decisions.get(ROUTING, fixed),
                 "decisions": {**decisions, **recipe.fixed, **self.shedding.decisions(recipe.step, shedding)},
             }
-            allowances[name] = allowance(self.history, name, settings.trigger_seconds, recipe.fixed.get(SLOTS, 1))
+            turns = recipe.fixed.get(SLOTS, 1)
+            allowances[name] = allowance(self.history, name, settings.trigger_seconds, settings.slots, turns)
         return {
             "operators": operators,
             "idle": self.standing.idle(settings.idle),
+            "limits": self._limits().as_json(),
+            "sinks": {
+                f"{step.name}.{name}": sink.place for step in self.network.steps for name, sink in step.sinks.items()
+            },
             "allowances": allowances,
+            MARKED: True,
             **shedding,
         }
+
+    def _places(self) -> dict[str, Any]:
+        """Who may have results of an epoch that has a plan."""
+        return {f"{step.name}.{name}": sink.place for step in self.network.steps for name, sink in step.sinks.items()}
+
+    def _limits(self) -> Limits:
+        standing, now = self.standing, round(time.time() * 1e6)
+        return Limits.decided(self.settings.max_ahead, now, standing.latest, standing.own_clock)
 
     def _done(self, epoch: int, run: Epoch, outcomes: Sequence[Outcome], shed: ShedOutcome) -> None:
         standing = self.standing
@@ -168,25 +235,40 @@ class EpochRunner:
             state.decisions = run.plan["operators"][step.name]["decisions"]
             state.remember(epoch, outcome.progress)
             operators[step.name] = {**state.as_json(), "block_groups": sorted(outcome.block_groups)}
-        done = {"latest": standing.latest, "operators": operators, **shed.as_json()}
+        clocks = {"own_clock": sorted(standing.own_clock)} if standing.own_clock else {}
+        done = {"latest": standing.latest, "operators": operators, **clocks, **shed.as_json()}
         self.context.ledger.write_done(epoch, done)
         standing.last = epoch
+        standing.tokens[epoch] = run.plan.get("token", "")
+        standing.forget_tokens()
 
     def _forget(self, epoch: int) -> None:
-        """Remove blocks, snapshots and ledger entries that no restore needs any more."""
+        """Remove blocks, snapshots and ledger entries that no restore needed at the last cleaning.
+
+        Not those that none needs now: after a repair the query may begin again a few epochs earlier.
+        """
         if epoch % FORGET_EVERY != FORGET_EVERY - 1:
             return
         needed = epoch
         for name, state in self.standing.operators.items():
-            if state.active:
-                logged = self.context.recipes[name].horizon is not None
-                through = (state.since or 0) - 1 if logged else min(state.snapshots.get(g, -1) for g in state.active)
-                # Twice as many as come in until the next time: what piled up goes bit by bit, and no epoch waits long.
-                snapshots = -(-len(state.active) // self.settings.snapshot_every)
-                most = 2 * FORGET_EVERY * (self.settings.workers + snapshots)
-                self.context.stores[name].forget(through, state.snapshots, most)
-                needed = min(needed, through + 1)
+            if not state.active:
+                continue
+            through, snapshots = self._unneeded.get(name, (-1, {}))
+            logged = self.context.recipes[name].horizon is not None
+            unneeded = (state.since or 0) - 1 if logged else min(state.snapshots.get(g, -1) for g in state.active)
+            self._unneeded[name] = unneeded, dict(state.snapshots)
+            # Twice as many as come in until the next time: what piled up goes bit by bit, and no epoch waits long.
+            some = -(-len(state.active) // self.settings.snapshot_every)
+            most = 2 * FORGET_EVERY * (self.settings.most_workers + some)
+            self.context.stores[name].forget(through, snapshots, most)
+            needed = min(needed, through + 1)
         self.context.ledger.forget(min(needed, epoch - KEPT_EPOCHS))
+
+    def _latency(self, started: float) -> float | None:
+        """Seconds that the oldest row of an epoch which ends now has taken; None where it may have come before."""
+        if not self.history:
+            return None
+        return time.time() - self.arrivals.oldest(self.history[-1].started, started)
 
     def _event_latency(self) -> float | None:
         """Seconds behind the clock; None for data that is not from now, such as a replay's."""

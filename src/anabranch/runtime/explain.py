@@ -11,17 +11,14 @@ from typing import Any, Protocol
 
 from anabranch.network.explain import explain_routing
 from anabranch.network.nodes import CombineNode, JoinNode, ProcessNode
-from anabranch.runtime.controllers import HEAVY, PLACING, arrival_rate
+from anabranch.runtime.controllers import HEAVY, PLACING, SEARCH, operator_rate
 from anabranch.runtime.explain_drops import explain_drops
 from anabranch.runtime.plan import Network, Step
 from anabranch.runtime.progress import EpochProgress, OperatorProgress
 from anabranch.runtime.rebalancing import MEMORY, ROUTING
 from anabranch.runtime.settings import Settings
 from anabranch.runtime.shed_epochs import Shedding
-from anabranch.split.cost import SplitCosts, splitters_needed
-
-_SEARCH = "window_search"
-"""A controller's memory, not a setting: no reader can use it."""
+from anabranch.split.cost import SplitCosts
 
 
 class Running(Protocol):
@@ -54,13 +51,16 @@ def _query(settings: Settings, progress: EpochProgress | None) -> list[str]:
     qos = settings.qos
     bounds = [] if qos.max_latency is None else [f"results within {qos.max_latency}"]
     if qos.disorder is not None:
-        bounds.append("windows in order" if qos.disorder == 0 else f"windows at most {qos.disorder} out of order")
+        order = "in order" if qos.disorder == 0 else f"at most {qos.disorder} out of order"
+        bounds.append(f"windows {order}, from epoch to epoch too")
+    bound = settings.max_ahead
     idle = "holds the watermark back for ever" if settings.idle is None else f"is left out after {settings.idle:g} s"
     lines = [
         f"trigger     {settings.trigger or 'epoch follows epoch'}",
         f"bounds      {', '.join(bounds) or 'none'}",
         f"state       a snapshot every {settings.snapshot_every} epochs, and the input since",
         f"sources     one that is silent {idle}",
+        f"ahead       rows may be {'as far ahead as they like' if bound is None else bound.describe()}",
     ]
     if progress is None:
         return [*lines, "measured    nothing yet: no epoch has ended"]
@@ -76,7 +76,7 @@ def _operator(
     if isinstance(node, JoinNode):
         lines += _routing_table(node, measured, runner.settings)
     elif not isinstance(node, CombineNode):
-        workers = min(runner.settings.workers, node.groups)
+        workers = runner.settings.workers_of(node.groups)
         placed = "group g on worker g modulo the workers"
         lines.append(f"groups      {node.groups} on {workers} workers; {placed}")
     if isinstance(node, (ProcessNode, JoinNode)):
@@ -94,7 +94,7 @@ def _operator(
 
 def _routing_table(node: JoinNode, measured: OperatorProgress | None, settings: Settings) -> list[str]:
     """Which worker has how many groups, how full its buffer was, and what its groups' windows hold."""
-    tuning, most = node.tuning, min(settings.workers, node.groups)
+    tuning, most = node.tuning, settings.workers_of(node.groups, moving=True)
     moves = f"moved every {tuning.reorganise_every} epochs where a buffer is above {tuning.supplier:.0%}"
     lines = [f"groups      {node.groups} on at most {most} workers; {moves if tuning.rebalance else 'never moved'}"]
     if tuning.slots > 1:
@@ -115,7 +115,8 @@ def _routing_table(node: JoinNode, measured: OperatorProgress | None, settings: 
 def _settings(operator: str, decisions: Mapping[str, Any], history: Sequence[EpochProgress]) -> list[str]:
     lines = []
     for name, value in decisions.items():
-        if name in (_SEARCH, HEAVY, PLACING, MEMORY) or name.startswith("why:"):
+        # The memory of controllers is of no use to a reader.
+        if name in (SEARCH, HEAVY, PLACING, MEMORY) or name.startswith("why:"):
             continue
         shown = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
         if name == ROUTING:
@@ -152,17 +153,17 @@ def _figures(measured: OperatorProgress, progress: EpochProgress | None) -> list
 
 
 def _costs(node: ProcessNode, measured: OperatorProgress, history: Sequence[EpochProgress]) -> list[str]:
-    """Equations (1) to (4), (6) and (7) with the costs of the last epoch."""
+    """Equations (1) to (4) and (7) with the costs of the last epoch, and the p that follows."""
     q, p = node.groups, len(measured.splitters)
     costs = SplitCosts.from_measures(measured.splitters, measured.workers, q)
     if costs is None:
         return []
     lines = ["", "cost of the split, paper 5, measured in this epoch:", *costs.describe(p, q).splitlines()]
-    single, rate = costs.single_rate(), arrival_rate(history)
-    if 0 < single < float("inf"):
-        needed = splitters_needed(rate, single, q, b=costs.b)
+    each_takes, rate = costs.splitter(q), operator_rate(history, measured.name)
+    if 0 < each_takes < float("inf"):
+        needed = costs.splitters(rate, q)
         lines.append(
-            f"splitters (6): {rate:,.0f} tuples/s come, one splitter takes {single:,.0f}: p = {needed}, now {p}"
+            f"splitters (3): {rate:,.0f} tuples/s come, one splitter takes {1 / each_takes:,.0f}: p = {needed}, now {p}"
             + ("" if node.routing.moves_windows(each.part for each in node.inputs) else " (the tasks that read)")
         )
     if measured.efficiency is not None:

@@ -2,7 +2,8 @@
 
 A **listener** hears that a query started, each epoch's progress, and that the query ended, like Spark's
 `StreamingQueryListener`. It is called between two epochs on the driver, so it should return soon. What it raises is
-logged and forgotten (`notify`): a full disk under a metrics file must not stop a stream.
+logged and forgotten (`notify`): a full disk under a metrics file must not stop a stream. A listener with a method
+`attach` is given the query itself first (`Attachable`), so that it can ask for its name and its health.
 
 `METRICS` is the one list of what Prometheus gets. Units are Prometheus' own, seconds and bytes, in the names.
 Two kinds:
@@ -11,8 +12,8 @@ Two kinds:
 - a **gauge** is the last epoch's value. A value that is None has no sample, and a worker or splitter that is gone takes
   its gauges along: an old number that looks fresh is worse than none.
 
-Labels: `query` everywhere, then `operator`, then `worker`, `splitter` or `setting`. There is none for the run, which
-would start a new set of series at every restart.
+Labels: `query` everywhere, and `query_name` where the query has a name; then `operator`, then `worker`, `splitter` or
+`setting`. There is none for the run, which would start a new set of series at every restart.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self, runtime_checkable
 
+from anabranch.calls import made_as
 from anabranch.errors import InvalidArgumentError, ListenerError
+from anabranch.runtime.health import Health, report
 from anabranch.runtime.progress import EpochProgress, OperatorProgress, SplitterMeasure, WorkerMeasure
 
 LOG = logging.getLogger(__name__)
@@ -47,15 +50,48 @@ class Listener(Protocol):
     def on_terminated(self, query: str, error: str | None) -> None: ...
 
 
+@runtime_checkable
+class Watched(Protocol):
+    """What a listener may ask a query at any time."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def name(self) -> str | None: ...
+
+    @property
+    def health(self) -> Health: ...
+
+
+@runtime_checkable
+class Attachable(Protocol):
+    """A listener that wants the query itself: called once, before `on_started`."""
+
+    def attach(self, query: Watched) -> None: ...
+
+
+def attach(listeners: Iterable[Listener], query: Watched) -> None:
+    """Give the query to those listeners that want it."""
+    for listener in listeners:
+        if isinstance(listener, Attachable):
+            _call(listener, "attach", query)
+
+
 def notify(
     listeners: Iterable[Listener], method: Literal["on_started", "on_progress", "on_terminated"], *args: Any
 ) -> None:
     """Call one method of every listener. An error of one is logged, and neither the stream nor the others notice."""
     for listener in listeners:
-        try:
-            getattr(listener, method)(*args)
-        except Exception:
-            LOG.exception("listener %s failed in %s; the stream goes on", type(listener).__name__, method)
+        _call(listener, method, *args)
+
+
+def _call(listener: object, method: str, *args: Any) -> None:
+    try:
+        getattr(listener, method)(*args)
+    except Exception as error:
+        name, traced = type(listener).__name__, LOG.isEnabledFor(logging.DEBUG)
+        LOG.error("listener %s failed in %s, and the stream goes on: %r", name, method, error, exc_info=traced)
 
 
 class _Closing(ABC):
@@ -71,6 +107,7 @@ class _Closing(ABC):
         self.close()
 
 
+@made_as('ab.JsonLines("progress.jsonl")')
 class JsonLines(_Closing):
     """One line of JSON per epoch, appended and flushed; `EpochProgress.from_json(json.loads(line))` reads it back."""
 
@@ -95,9 +132,8 @@ class JsonLines(_Closing):
         """Nothing to write: every line names its query and run."""
 
     def on_progress(self, progress: EpochProgress) -> None:
-        line = json.dumps(progress.as_json(), allow_nan=False, separators=(",", ":"))
         with self._lock:
-            self._file.write(line.encode() + b"\n")
+            self._file.write(progress.json.encode() + b"\n")
             self._file.flush()
 
     def on_terminated(self, query: str, error: str | None) -> None:
@@ -166,6 +202,7 @@ _OPERATOR = (
     Metric("anabranch_operator_emitted_rows_total", "counter", "Rows that it delivered.", _field("emitted")),
     Metric("anabranch_operator_late_rows_total", "counter", "Rows behind the watermark.", _field("late")),
     Metric("anabranch_operator_bad_rows_total", "counter", "Rows that the query cannot take.", _field("bad")),
+    Metric("anabranch_operator_ahead_rows_total", "counter", "Rows too far ahead of the clock.", _field("ahead")),
     Metric("anabranch_operator_shed_rows_total", "counter", "Rows dropped right before it.", _field("shed")),
     Metric("anabranch_operator_seconds_total", "counter", "Seconds that the operator took.", _field("seconds")),
     Metric("anabranch_operator_publish_seconds_total", "counter", "Seconds of its sinks.", _field("publish_seconds")),
@@ -227,14 +264,18 @@ METRICS: tuple[Metric, ...] = (_RUNNING, _FAILURES, *_EPOCH, *_OPERATOR, _SETTIN
 
 _Labels = tuple[tuple[str, str], ...]
 
+LOOPBACK = "127.0.0.1"
 
+
+@made_as("ab.Prometheus(port=9464)")
 class Prometheus(_Closing):
-    """A listener that serves the metrics as text at `url`, on the loopback interface only.
+    """A listener that serves the metrics as text at `url`, and the health of its queries at `health_url`.
 
-    Port 0 takes a free one. The server is a daemon thread, so it does not keep a finished program alive.
+    On the loopback interface only, unless another `host` is given. Port 0 takes a free one. The server is a daemon
+    thread, so it does not keep a finished program alive.
     """
 
-    def __init__(self, port: int = 0) -> None:
+    def __init__(self, port: int = 0, *, host: str = LOOPBACK) -> None:
         if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port <= 65535:
             raise InvalidArgumentError(
                 f"port {port!r} is not a port number, so nothing could connect to it",
@@ -245,11 +286,14 @@ class Prometheus(_Closing):
         self._counters: dict[str, dict[_Labels, float]] = {}
         self._gauges: dict[str, dict[str, dict[_Labels, float]]] = {}
         self._running: dict[str, bool] = {}
+        self._names: dict[str, str | None] = {}
+        self._health: dict[str, Callable[[], Health]] = {}
+        self._host = host
         try:
-            self._server = ThreadingHTTPServer(("127.0.0.1", port), _handler(self.text))
+            self._server = ThreadingHTTPServer((host, port), _handler(self.text, self.health))
         except OSError as error:
             raise ListenerError(
-                f"cannot listen on port {port} of 127.0.0.1 ({error.strerror}), so nobody could read the metrics",
+                f"cannot listen on port {port} of {host} ({error.strerror}), so nobody could read the metrics",
                 hint="take another port, or 0 for any free one",
             ) from error
         self._thread = threading.Thread(target=self._server.serve_forever, name="anabranch-prometheus", daemon=True)
@@ -261,16 +305,27 @@ class Prometheus(_Closing):
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/metrics"
+        return f"http://{self._host}:{self.port}/metrics"
+
+    @property
+    def health_url(self) -> str:
+        return f"http://{self._host}:{self.port}/health"
+
+    def attach(self, query: Watched) -> None:
+        with self._lock:
+            self._names[query.id] = query.name
+            self._health[query.id] = lambda: query.health
 
     def on_started(self, query: str, run: str) -> None:
         with self._lock:
             self._running[query] = True
-            self._count(_FAILURES, (("query", query),), 0)  # a series that exists before the first failure has a rate
+            # A series that exists before the first failure has a rate.
+            self._count(_FAILURES, _query_labels(query, self._names.get(query)), 0)
 
     def on_progress(self, progress: EpochProgress) -> None:
         with self._lock:
             self._running[progress.query] = True
+            self._names[progress.query] = progress.name
             gauges: dict[str, dict[_Labels, float]] = {}
             for metric, labels, value in _samples(progress):
                 if metric.kind == "counter":
@@ -283,13 +338,25 @@ class Prometheus(_Closing):
         with self._lock:
             self._running[query] = False
             self._gauges.pop(query, None)
-            self._count(_FAILURES, (("query", query),), 0 if error is None else 1)
+            self._count(_FAILURES, _query_labels(query, self._names.get(query)), 0 if error is None else 1)
+            ask = self._health.get(query)
+        if ask is not None:
+            last = ask()
+            with self._lock:
+                self._health[query] = lambda: last  # the query itself need not be kept for it
 
     def text(self) -> str:
         """The exposition, format 0.0.4: metrics in the order of `METRICS`, samples in the order they first came."""
         with self._lock:
             lines = [line for metric in METRICS for line in self._lines(metric)]
         return "\n".join(lines) + "\n" if lines else ""
+
+    def health(self) -> tuple[HTTPStatus, str]:
+        """The answer of the health path: 200, or 503 where a query is stalled or has failed; and JSON."""
+        with self._lock:
+            known = [(query, self._names.get(query), ask) for query, ask in self._health.items()]
+        status, body = report((query, name, ask()) for query, name, ask in known)
+        return status, json.dumps(body) + "\n"
 
     def close(self) -> None:
         """Stop serving; a second call does nothing."""
@@ -305,7 +372,7 @@ class Prometheus(_Closing):
     def _lines(self, metric: Metric) -> Iterator[str]:
         samples: dict[_Labels, float]
         if metric is _RUNNING:
-            samples = {(("query", query),): float(running) for query, running in self._running.items()}
+            samples = {_query_labels(query, self._names.get(query)): float(on) for query, on in self._running.items()}
         elif metric.kind == "counter":
             samples = self._counters.get(metric.name, {})
         else:
@@ -318,9 +385,13 @@ class Prometheus(_Closing):
             yield f"{metric.name}{{{named}}} {_number(value)}"
 
 
+def _query_labels(query: str, name: str | None) -> _Labels:
+    return (("query", query),) if name is None else (("query", query), ("query_name", name))
+
+
 def _samples(progress: EpochProgress) -> Iterator[tuple[Metric, _Labels, float]]:
     """What one epoch adds, values that are None left out."""
-    query: _Labels = (("query", progress.query),)
+    query = _query_labels(progress.query, progress.name)
     yield from _read(_EPOCH, progress, query)
     for operator in progress.operators:
         labels: _Labels = (*query, ("operator", operator.name))
@@ -362,7 +433,7 @@ def _number(value: float) -> str:
     return str(int(number)) if number.is_integer() else repr(number)
 
 
-def _handler(text: Callable[[], str]) -> type[BaseHTTPRequestHandler]:
+def _handler(text: Callable[[], str], health: Callable[[], tuple[HTTPStatus, str]]) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self._answer(with_body=True)
@@ -371,16 +442,22 @@ def _handler(text: Callable[[], str]) -> type[BaseHTTPRequestHandler]:
             self._answer(with_body=False)
 
         def _answer(self, *, with_body: bool) -> None:
-            if self.path.split("?")[0] not in ("/", "/metrics"):
-                self.send_error(HTTPStatus.NOT_FOUND)
-                return
-            body = text().encode()
-            self.send_response(HTTPStatus.OK)
-            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-            self.send_header("Content-Length", str(len(body)))
+            match self.path.split("?")[0]:
+                case "/" | "/metrics":
+                    status, body, kind = HTTPStatus.OK, text(), "text/plain; version=0.0.4; charset=utf-8"
+                case "/health":
+                    status, body = health()
+                    kind = "application/json"
+                case _:
+                    self.send_error(HTTPStatus.NOT_FOUND)
+                    return
+            content = body.encode()
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             if with_body:
-                self.wfile.write(body)
+                self.wfile.write(content)
 
         def log_message(self, format: str, *args: Any) -> None:
             LOG.debug(format, *args)  # the default writes each scrape to stderr

@@ -32,6 +32,8 @@ from pyarrow import fs
 from anabranch.errors import CheckpointError, InvalidArgumentError, StateError
 
 FORMAT = 1
+OLDEST = 1
+"""The oldest format that this release still reads."""
 ALIGNMENT = 64
 
 Piece: TypeAlias = "pa.Buffer | bytes | memoryview"
@@ -103,7 +105,7 @@ class Folder:
         """A file with its header read and checked, and its payload not yet."""
         path = self._file(name)
         with _reading(path):
-            file = pa.memory_map(path) if self._is_local else self.filesystem.open_input_file(path)
+            file = pa.memory_map(path) if self.is_local else self.filesystem.open_input_file(path)
             return _open(file, path, kind, query)
 
     def files(self) -> list[str]:
@@ -148,7 +150,8 @@ class Folder:
         return _OBJECT_STORE.search(base.type_name) is not None
 
     @property
-    def _is_local(self) -> bool:
+    def is_local(self) -> bool:
+        """Whether this is a disk of this machine: there are memory maps and file locks."""
         return isinstance(self.filesystem, fs.LocalFileSystem)
 
     def _put(self, path: str, pieces: Sequence[Piece]) -> None:
@@ -157,7 +160,7 @@ class Folder:
                 stream.write(piece)
 
     def _put_and_rename(self, name: str, pieces: Sequence[Piece]) -> None:
-        if not self._is_local and self.filesystem.get_file_info(self.path).type != fs.FileType.Directory:
+        if not self.is_local and self.filesystem.get_file_info(self.path).type != fs.FileType.Directory:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path)  # HDFS would make it
         temporary = self._file(f".{name}.{uuid.uuid4().hex}.tmp")
         try:
@@ -215,6 +218,12 @@ def _open(file: Any, path: str, kind: str, query: str | None) -> Opened:
         raise CheckpointError(
             f"{path} has format {version}, and this release reads up to {FORMAT}: it would misread the state",
             hint="run the release that wrote it or a newer one, or use another checkpoint folder",
+        )
+    if version < OLDEST:
+        raise CheckpointError(
+            f"{path} has format {version}, and the oldest that this release reads is {OLDEST}: it would misread the "
+            "state",
+            hint="run a release that reads both formats first, or use another checkpoint folder",
         )
     text = bytes(file.read_at(length, _PREFIX.size)) if size >= _PREFIX.size + length else b""
     if len(text) != length or zlib.crc32(text) != header_crc:

@@ -3,22 +3,23 @@
 Durable state of a group is a snapshot every few epochs and the input blocks since; or the blocks alone, of an operator
 whose state *is* the input that its windows still hold (a join: `JoinOperator.horizon`). Live state is a folder on the
 local disk, stamped with the epoch whose end it shows. If the stamp is not the one wanted (another host had the group, a
-task died, an epoch runs again), the state is rebuilt. So a group moves by a new entry in the routing table: its new
-worker finds no state, or an old one, and rebuilds it.
+task died, an epoch runs again), or the files are not what was stamped, the state is rebuilt. So a group moves by a new
+entry in the routing table: its new worker finds no state, or an old one, and rebuilds it.
 """
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from anabranch.errors import AnabranchError, OperatorError, StateError
 from anabranch.operators.protocol import Emitted, Operator
+from anabranch.runtime import live_folders
 from anabranch.runtime.live import LiveState
+from anabranch.runtime.own_folder import OwnFolder
 
 if TYPE_CHECKING:
     from anabranch.runtime.worker import EpochTask
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 Blocks = Sequence[tuple[int, pa.RecordBatch]]
 """(port, block) of one group in one epoch"""
 
-_cache: OrderedDict[tuple[str, int], tuple[str, LiveState, Operator]] = OrderedDict()
-"""Open states and operators of this process, by live folder and group: the next epoch need not open them again."""
+_cache: OrderedDict[OwnFolder, tuple[str, LiveState, Operator]] = OrderedDict()
+"""Open states and operators of this process, by folder: the next epoch need not open them again."""
 
 MOST_OPEN = 1_024
 """Groups that a process keeps open: those of ended queries must not pile up in a worker that lives long."""
@@ -38,12 +39,15 @@ class Groups:
 
     def __init__(self, task: EpochTask) -> None:
         self.task = task
-        self.rebuilt = 0
+        self.rebuilt: Counter[str] = Counter()
+        """groups whose state was restored, by the reason"""
+        if live_folders.use(task.live):
+            _let_go_of_removed()
         self._records: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
 
-    def folder(self, group: int) -> Path:
+    def folder(self, group: int) -> OwnFolder:
         """Where the live state of a group is."""
-        return Path(self.task.live, self.task.node, f"{group:05d}")
+        return self.task.live.sub(self.task.node, f"{group:05d}")
 
     def reached(self, group: int) -> int:
         """The epoch that the group was last run in: the one before this, unless its turn comes more seldom."""
@@ -51,18 +55,19 @@ class Groups:
 
     def open(self, group: int) -> tuple[LiveState, Operator]:
         """The group's state at the end of the epoch that it was last run in, and its operator."""
-        task, reached = self.task, self.reached(group)
-        key = (f"{task.live}/{task.node}", group)
+        task, reached, key = self.task, self.reached(group), self.folder(group)
+        token = task.tokens.get(reached)
         cached = _cache.pop(key, None)
         if cached is None:
-            state = LiveState(self.folder(group))
+            state = LiveState(key, task.run)
         else:
             run, state, operator = cached
-            if run == task.run and state.stamp() == reached and state.current():
+            known = run == task.run and token is not None and state.shows(reached, token)
+            if known and state.current() and state.intact():
                 _cache[key] = cached
                 return state, operator
-            state.refresh()
-        if state.stamp() == reached:
+            state.refresh(task.run)
+        if token is not None and state.shows(reached, token):
             operator = self._instance(group)
             operator.open(state)
         else:
@@ -81,6 +86,7 @@ class Groups:
     def _restore(self, group: int, state: LiveState, reached: int) -> Operator:
         """Load the last snapshot, if there are any, and fold in the blocks since."""
         task, operator = self.task, self._instance(group)
+        why = "no usable live state on this host" if state.stamp() is None else "live state of another epoch"
         state.clear()
         known = group in task.active
         at = None
@@ -90,9 +96,12 @@ class Groups:
             task.store.load_snapshot(group, at, state)
         operator.open(state)
         if known:
-            self.rebuilt += 1
+            self.rebuilt[why] += 1
             first = (0 if at is None else at + 1) if task.since is None else task.since
             for epoch in range(first, reached + 1):
+                for repair in task.set_back:
+                    if repair.due(epoch - 1, epoch):
+                        operator.on_set_back(repair.watermark, repair.starts)
                 self._fold_again(group, epoch, operator)
         return operator
 
@@ -133,6 +142,14 @@ class Groups:
         made.group = group
         made.metrics = Counter()
         return made
+
+
+def _let_go_of_removed() -> None:
+    """Files that were deleted take up room as long as a process has them mapped."""
+    for folder, (_, state, _) in list(_cache.items()):
+        if not state.exists():
+            _cache.pop(folder)
+            state.close()
 
 
 def fold(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,14 +25,16 @@ from pyspark import TaskContext
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
+from anabranch.io.arrow import map_in_arrow
 from anabranch.io.blocks import pack
 from anabranch.io.frames import unpacked
 from anabranch.merge.tree import FEW, aggregation_tree, root
 from anabranch.network.columns import quoted
 from anabranch.network.nodes import CombineNode, JoinNode, ProcessNode
 from anabranch.network.parts import Packed, Source
+from anabranch.plan.order import in_fixed_order
 from anabranch.runtime.outputs import Target, write_rows
 from anabranch.runtime.sources import BatchRows, BySource
 from anabranch.runtime.worker import REPORT, EpochTask
@@ -58,6 +61,10 @@ TREE_ABOVE = 64
 WORKER = "worker"
 
 _GROUP, _ALL, _BLOCK = "__ab_group", "__ab_all", "__ab_block"
+_BLOCKS = StructType([StructField(_BLOCK, BinaryType())])
+
+REPORTS = StructType([StructField(REPORT, StringType())])
+"""What a job returns."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +75,15 @@ class Feed:
     packed: Packed | None
     watermark: int | None
     """rows behind it are late"""
+    limit: int | None = None
+    """rows after it are too far ahead"""
+    source: Source | None = None
+    """where they come from; None: from another operator, which wrote them to files"""
+
+    @property
+    def order_may_change(self) -> bool:
+        """Whether a task that runs again may get the rows in another order."""
+        return self.source is not None and self.source.order_may_change
 
 
 @dataclass(frozen=True)
@@ -96,6 +112,10 @@ def packed_rows(node: ProcessNode | JoinNode, edge: int, feed: Feed, decided: De
     if feed.packed is not None and not routing.by_function:
         rows, reader = unpacked(rows, feed.packed), RowReader()
     columns = tuple(rows.columns) if isinstance(reader, RowReader) else None
+    counts = decided.partitioning is not None and not decided.partitioning.by_key_alone
+    packs = decided.splitters is not None and isinstance(reader, RowReader)
+    if (counts or packs) and feed.order_may_change:
+        rows = in_fixed_order(rows, *([time] if isinstance(reader, RowReader) else []))
     route: Route
     if decided.partitioning is not None:
         stretch = routing.stretch
@@ -108,20 +128,23 @@ def packed_rows(node: ProcessNode | JoinNode, edge: int, feed: Feed, decided: De
         rows, route = _routed(rows, node, len(decided.routing))
     if decided.splitters is not None:
         rows, reader = _to_splitters(rows, reader, decided)
-    splitter = _splitter(edge, reader, RowGate(time, feed.watermark), route, decided, columns)
-    return rows.mapInArrow(splitter, PACKED_SCHEMA)
+    splitter = _splitter(edge, reader, RowGate(time, feed.watermark, feed.limit), route, decided, columns)
+    return map_in_arrow(rows, splitter, PACKED_SCHEMA)
 
 
-def packed_at_once(node: JoinNode, rows: BatchRows, watermark: int | None, decided: Decided) -> DataFrame:
-    """All inputs of a join, split in one pass over the micro-batch."""
+def packed_at_once(
+    node: JoinNode, rows: BatchRows, watermark: int | None, limits: Sequence[int | None], decided: Decided
+) -> DataFrame:
+    """All inputs of a join, split in one pass over the micro-batch. `limits`: of each input."""
     splitters = {}
     for edge, each in enumerate(node.inputs):
         source = each.part.origin
         assert isinstance(source, Source)
         columns = tuple(source.frame.columns) if source.packed is None else None
-        gate, route = RowGate(each.time.name, watermark), FunctionRoute(node.routing.route, None)  # type: ignore[arg-type]
+        gate = RowGate(each.time.name, watermark, limits[edge])
+        route = FunctionRoute(node.routing.route, None)  # type: ignore[arg-type]
         splitters[rows.number_of(source)] = _splitter(edge, _reader(source.packed), gate, route, decided, columns)
-    return rows.tagged.mapInArrow(BySource(splitters), PACKED_SCHEMA)
+    return map_in_arrow(rows.tagged, BySource(splitters), PACKED_SCHEMA)
 
 
 def _splitter(
@@ -143,7 +166,8 @@ def _routed(rows: DataFrame, node: ProcessNode | JoinNode, groups: int) -> tuple
         return rows.withColumn(_GROUP, group_of([quoted(k) for k in routing.keys], groups)), ColumnRoute(_GROUP)
     assert not callable(routing.route) or isinstance(routing.route, Column)
     to = F.lit(None) if routing.route is None else routing.route
-    rows = rows.withColumn(_GROUP, to.cast("int"))
+    # As a bigint: without ANSI mode a cast to int would wrap a number that is too large to some other group.
+    rows = rows.withColumn(_GROUP, to.cast("bigint"))
     if routing.broadcast is None:
         return rows, ColumnRoute(_GROUP)
     assert isinstance(routing.broadcast, Column)
@@ -153,7 +177,7 @@ def _routed(rows: DataFrame, node: ProcessNode | JoinNode, groups: int) -> tuple
 def _to_splitters(rows: DataFrame, reader: Reader, decided: Decided) -> tuple[DataFrame, Reader]:
     """Physical windows to p splitters, uniformly at random (the window router). Rows are packed first."""
     if isinstance(reader, RowReader):
-        rows, reader = rows.mapInArrow(_Pack(decided.bytes), f"{_BLOCK} binary"), BlockReader(_BLOCK)
+        rows, reader = map_in_arrow(rows, _Pack(decided.bytes), _BLOCKS), BlockReader(_BLOCK)
     p = decided.splitters
     assert p is not None
     # A hash for the dice: random with respect to the data, and the same when the epoch runs again.
@@ -189,16 +213,16 @@ def group_of(keys: Sequence[Column], groups: int) -> Column:
 
 def run_process(packed: DataFrame, task: EpochTask) -> list[dict[str, Any]]:
     """An operator's epoch: the workers write, and report."""
-    return reports(packed.repartitionById(packed_workers(task), WORKER).mapInArrow(task, f"{REPORT} string"))
+    return reports(map_in_arrow(packed.repartitionById(packed_workers(task), WORKER), task, REPORTS))
 
 
 def run_filtered(packed: DataFrame, task: EpochTask, where: Column, target: Target) -> list[dict[str, Any]]:
     """An operator's epoch whose results must pass a Column, which only Spark can compute."""
     assert task.yields is not None
-    schema = StructType([*from_arrow_schema(task.yields).fields]).add(REPORT, "string")
-    rows = packed.repartitionById(packed_workers(task), WORKER).mapInArrow(task, schema)
+    schema = StructType([*from_arrow_schema(task.yields).fields, *REPORTS.fields])
+    rows = map_in_arrow(packed.repartitionById(packed_workers(task), WORKER), task, schema)
     passed = rows.where(F.col(REPORT).isNotNull() | where)
-    return reports(passed.mapInArrow(Writer(target, None, None), f"{REPORT} string"))
+    return reports(map_in_arrow(passed, Writer(target, None, None), REPORTS))
 
 
 def run_combine(node: CombineNode, partial: DataFrame, parts: int, target: Target) -> list[dict[str, Any]]:
@@ -206,14 +230,13 @@ def run_combine(node: CombineNode, partial: DataFrame, parts: int, target: Targe
     if not parts:
         return []
     if parts <= FEW and not any(pa.types.is_nested(target.schema.field(name).type) for name in node.by):
-        return reports(
-            partial.coalesce(1).mapInArrow(_Root(node.by, node.sums, node.maxima, target), f"{REPORT} string")
-        )
+        tree = _Root(node.by, node.sums, node.maxima, target)
+        return reports(map_in_arrow(partial.coalesce(1), tree, REPORTS))
     combined = aggregation_tree(partial, node.by, node.sums, node.maxima, node.fan_in)
     combined = combined.withColumn(REPORT, F.lit(None).cast("string"))
     # In the order of the query, in one file: there are few, and a rerun must give the same bytes.
     ordered = combined.repartition(1).sortWithinPartitions(*(quoted(name) for name in node.by))
-    return reports(ordered.mapInArrow(Writer(target, None, None), f"{REPORT} string"))
+    return reports(map_in_arrow(ordered, Writer(target, None, None), REPORTS))
 
 
 @dataclass(frozen=True)
@@ -232,10 +255,10 @@ class _Root:
         yield pa.RecordBatch.from_arrays([pa.array([json.dumps({"written": written.as_json()})])], names=[REPORT])
 
 
-def run_side(rows: DataFrame, target: Target) -> list[dict[str, Any]]:
-    """Keep the rows that the query could not take."""
-    marked = rows.withColumn(REPORT, F.lit(None).cast("string"))
-    return reports(marked.mapInArrow(Writer(target, None, None), f"{REPORT} string"))
+def run_side(rows: DataFrame, target: Target) -> Counter[str]:
+    """Keep the rows that the query could not take; how many there are, by their column `reason`."""
+    found = reports(map_in_arrow(rows, _SideWriter(target), REPORTS))
+    return sum((Counter(each["reasons"]) for each in found), Counter())
 
 
 def packed_workers(task: EpochTask) -> int:
@@ -252,6 +275,20 @@ def union(parts: Sequence[DataFrame]) -> DataFrame:
 def reports(result: DataFrame) -> list[dict[str, Any]]:
     """Run the job, and read what its tasks say."""
     return [json.loads(row[0]) for row in result.collect()]
+
+
+@dataclass(frozen=True)
+class _SideWriter:
+    """Writes the rows of a task, and says how many have which reason."""
+
+    target: Target
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        rows = [batch for batch in batches if batch.num_rows]
+        write_rows(self.target, context.partitionId() if context is not None else 0, rows)
+        reasons = Counter(reason for batch in rows for reason in batch.column("reason").to_pylist())
+        yield pa.RecordBatch.from_arrays([pa.array([json.dumps({"reasons": reasons})])], names=[REPORT])
 
 
 @dataclass(frozen=True)

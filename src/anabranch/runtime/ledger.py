@@ -1,15 +1,21 @@
 """The ledger: what was decided for each epoch, written before it runs, and what came of it, written after.
 
 `{epoch}.plan` holds decisions that can change a result; a replay after a crash reads them and decides the same, so a
-plan never changes. `{epoch}.done` says that the epoch was published. Both are JSON: tuples come back as lists, and
-keys as text.
+plan never changes. `{epoch}.done` says that the epoch was published; `publishing` has the epoch whose results went to
+the sinks last, or were about to. `{epoch}.repair`, if there is one, says what `anabranch repair` changed after it. All
+are JSON: tuples come back as lists, and keys as text.
+
+`{epoch}.void` says that a plan does not count (`runtime.voiding`). The plan stays where it is; the one decided instead
+is `{epoch}.plan-1`, which `{epoch}.void-1` would void, and so on.
 """
 
 from __future__ import annotations
 
 import difflib
 import json
+import re
 import uuid
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +23,9 @@ from anabranch.errors import CheckpointError, InvalidArgumentError, StateError
 from anabranch.runtime.files import FORMAT, Folder
 
 _IDENTITY = "query.json"
+_PUBLISHING = "publishing"
+MARKED = "publishing_is_marked"
+"""In a plan: the release that decided it writes `publishing`. Without it nothing says whether sinks have the epoch."""
 
 
 class Ledger:
@@ -26,27 +35,49 @@ class Ledger:
         self._folder = folder
         self._query = query
         self._forgotten: int | None = None  # all epochs below are gone; None: not looked yet
+        self._voids: Counter[int] | None = None  # voided plans of each epoch; None: not looked yet
         folder.create()
 
     def plan(self, epoch: int) -> dict[str, Any] | None:
-        """The decisions for an epoch."""
-        return self._read(epoch, "plan")
+        """The decisions for an epoch; None where there are none, or they are void."""
+        name = _name(epoch, _attempt("plan", self._voided()[epoch]))
+        return self._load(name, "plan") if self._folder.exists(name) else None
 
     def write_plan(self, epoch: int, decisions: Mapping[str, Any]) -> None:
         """Write the decisions for an epoch; again the same is fine, others are refused."""
         text = _json(decisions)
         there = self.plan(epoch)
         if there is None:
-            self._folder.write(_name(epoch, "plan"), "plan", text, query=self._query)
+            self._folder.write(_name(epoch, _attempt("plan", self._voided()[epoch])), "plan", text, query=self._query)
         elif _json(there) != text:
             raise StateError(
                 f"epoch {epoch} has a plan already, with other decisions: results that rely on it may be out",
                 hint="read plan(epoch) and follow it when an epoch runs again",
             )
 
+    def void_plan(self, epoch: int, reason: str) -> None:
+        """Write that the plan of an epoch does not count: the next `plan` has none, and another can be written."""
+        number = self._voided()[epoch]
+        if self.plan(epoch) is None or self.done(epoch) is not None:
+            raise StateError(
+                f"epoch {epoch} has no plan that could be void: it is published, or was never decided",
+                hint="only the decisions of an epoch that was not published can be made anew",
+            )
+        self._folder.write(_name(epoch, _attempt("void", number)), "void", _json({"reason": reason}), query=self._query)
+        self._voids = None
+
+    def write_publishing(self, epoch: int) -> None:
+        """Write that the results of an epoch go to the sinks from here on: nobody may decide it anew."""
+        self._folder.write(_PUBLISHING, "publishing", _json({"epoch": epoch}), query=self._query)
+
+    def publishing(self) -> int | None:
+        """The last epoch whose results went to the sinks, in whole or in part; None before the first."""
+        return int(self._load(_PUBLISHING, "publishing")["epoch"]) if self._folder.exists(_PUBLISHING) else None
+
     def done(self, epoch: int) -> dict[str, Any] | None:
         """The outcome of an epoch that was published."""
-        return self._read(epoch, "done")
+        name = _name(epoch, "done")
+        return self._load(name, "done") if self._folder.exists(name) else None
 
     def write_done(self, epoch: int, outcome: Mapping[str, Any]) -> None:
         """Write that an epoch was published."""
@@ -54,34 +85,50 @@ class Ledger:
 
     def last_done(self) -> tuple[int, dict[str, Any]] | None:
         """The last epoch that was published."""
-        epochs = self._epochs("done")
-        return (epochs[-1], self._load(epochs[-1], "done")) if epochs else None
+        epochs = self.epochs("done")
+        return (epochs[-1], self._load(_name(epochs[-1], "done"), "done")) if epochs else None
+
+    def set_back(self) -> dict[int, int]:
+        """Where a repair has set the watermark back: after which epoch, to which time."""
+        return {epoch: self._load(_name(epoch, "repair"), "repair")["watermark"] for epoch in self.epochs("repair")}
+
+    def write_set_back(self, epoch: int, watermark: int) -> None:
+        """Write that after this epoch the watermark was set back."""
+        self._folder.write(_name(epoch, "repair"), "repair", _json({"watermark": watermark}), query=self._query)
 
     def history(self, first: int, last: int) -> list[tuple[int, dict[str, Any]]]:
         """The outcomes that are there of the epochs first..last, ascending."""
-        return [(epoch, self._load(epoch, "done")) for epoch in self._epochs("done") if first <= epoch <= last]
+        wanted = [epoch for epoch in self.epochs("done") if first <= epoch <= last]
+        return [(epoch, self._load(_name(epoch, "done"), "done")) for epoch in wanted]
 
     def forget(self, before: int) -> None:
         """Remove plans and outcomes of the epochs below `before`."""
         if self._forgotten is None:
-            old = [epoch for kind in ("plan", "done") for epoch in self._epochs(kind) if epoch < before]
+            old = [epoch for kind in ("plan", "done") for epoch in self.epochs(kind) if epoch < before]
         else:
             old = list(range(self._forgotten, before))
         for epoch in old:
-            self._folder.delete(_name(epoch, "plan"))
-            self._folder.delete(_name(epoch, "done"))
+            kinds = [_attempt(kind, i) for i in range(self._voided()[epoch]) for kind in ("plan", "void")]
+            for kind in (*kinds, _attempt("plan", self._voided()[epoch]), "done", "repair"):
+                self._folder.delete(_name(epoch, kind))
         self._forgotten = max(before, self._forgotten or before)
 
-    def _read(self, epoch: int, kind: str) -> dict[str, Any] | None:
-        return self._load(epoch, kind) if self._folder.exists(_name(epoch, kind)) else None
-
-    def _load(self, epoch: int, kind: str) -> dict[str, Any]:
-        _, payload = self._folder.read(_name(epoch, kind), kind, self._query)
+    def _load(self, name: str, kind: str) -> dict[str, Any]:
+        _, payload = self._folder.read(name, kind, self._query)
         loaded: dict[str, Any] = json.loads(payload.to_pybytes())
         return loaded
 
-    def _epochs(self, kind: str) -> list[int]:
-        return [int(name.split(".")[0]) for name in self._folder.files() if name.endswith(f".{kind}")]
+    def _voided(self) -> Counter[int]:
+        """How many plans of each epoch are void. Looked up once: plans are made void while no query runs."""
+        if self._voids is None:
+            names = [name.split(".") for name in self._folder.files()]
+            self._voids = Counter(int(name) for name, *kind in names if kind and kind[0].split("-")[0] == "void")
+        return self._voids
+
+    def epochs(self, kind: str) -> list[int]:
+        """The epochs that have an entry of a kind: "plan", "done" or "repair"; ascending."""
+        found = (re.fullmatch(rf"(\d+)\.{kind}(-\d+)?", name) for name in self._folder.files())
+        return sorted({int(each[1]) for each in found if each})
 
 
 def open_checkpoint(folder: Folder, query: str, description: Sequence[str]) -> str:
@@ -110,6 +157,21 @@ def open_checkpoint(folder: Folder, query: str, description: Sequence[str]) -> s
             hint="give another folder, or run the query that this one belongs to",
         )
     return str(known["id"])
+
+
+def identity_of(folder: Folder) -> str:
+    """The id of a checkpoint that exists; see `open_checkpoint`."""
+    if not folder.exists(_IDENTITY):
+        raise CheckpointError(
+            f"{folder} has no {_IDENTITY}, so it is not a checkpoint",
+            hint="give the folder that start() was called with: checkpoint=..., or store=... if there was one",
+        )
+    _, payload = folder.read(_IDENTITY, "checkpoint")
+    return str(json.loads(payload.to_pybytes())["id"])
+
+
+def _attempt(kind: str, number: int) -> str:
+    return f"{kind}-{number}" if number else kind
 
 
 def _name(epoch: int, kind: str) -> str:

@@ -2,26 +2,28 @@
 
 Write to the state only between `begin` and `commit`, and under a `Lease`. `begin` takes the stamp away, `commit` writes
 it last: a crash between the two leaves no stamp, and the state is rebuilt. Methods that change files begin by
-themselves. The stamp has a random token, so a process that committed sees whether its maps still show what is there.
-It also names the boot of the machine: mapped pages survive a process, but not a loss of power.
+themselves. The stamp has a random part, so a process that committed sees whether its maps still show what is there.
+
+Nothing is used that is not what was committed. A table never changes, so it is summed once, when it is written. An
+array may have changed anywhere, so it is summed as a whole at each commit; where the arrays of a group are larger than
+`CHECKED_BYTES`, that would take too long. Then the stamp has the inode, size and change time of each file, which tell
+whether anybody else wrote to it, and only the run that committed the state uses it. Checksums are compared whenever a
+process maps a file and whenever an epoch begins (of large tables: when they are mapped, or their files have changed).
+docs/decisions/0009-live-state-is-checked.md has the reasons and the figures.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
-import functools
-import json
 import mmap
 import os
-import subprocess
+import re
 import uuid
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -41,48 +43,100 @@ from anabranch.operators.state import (
     dtype_of,
     dtype_text,
 )
-from anabranch.runtime.files import FORMAT
+from anabranch.runtime import stamp as stamps
+from anabranch.runtime.own_folder import OpenFolder, OwnFolder, using
+from anabranch.runtime.stamp import Arrays, Entry
 
+CHECKED_BYTES = 1 << 20
+"""Arrays of a group up to so many bytes are summed at each commit; they, and tables up to so many bytes, are checked
+whenever an epoch begins."""
 _LEAST_BYTES = 4096  # a page: an empty file cannot be mapped
+_STAMP, _DRAFT = "stamp", ".stamp"  # the draft is where the stamp is while the state is in work
+_OWN_NAMES = re.compile(r"\d{8,}-[0-9a-f]{8}\.(array|table)|\.?stamp")
+
+
+def is_live_file(name: str) -> bool:
+    """Whether it is a name that live state gives to its files: no others are ever deleted."""
+    return _OWN_NAMES.fullmatch(name) is not None
 
 
 @dataclass
 class _Kept:
     file: str
     item: Item
-    map: mmap.mmap | None = None  # of arrays
+    map: mmap.mmap
+    inode: tuple[int, int]
+    """device and inode of what is mapped: the name may have come to another file"""
+    crc32: int = 0
+    """of a table"""
+    checked: int | None = None
+    """of a table: the change time of its file when its content was last compared"""
+
+    @property
+    def is_table(self) -> bool:
+        return isinstance(self.item, pa.Table)
+
+    @property
+    def content(self) -> memoryview:
+        """The bytes of the item: of an array, without the room to grow."""
+        return memoryview(self.map)[: len(self.map) if self.is_table else self.item.nbytes]
+
+
+@dataclass(frozen=True)
+class _Committed:
+    epoch: int
+    token: str
+    arrays: Arrays
 
 
 class LiveState(State):
-    """State in memory-mapped files; opens what is there if stamped, else empty."""
+    """State in memory-mapped files; opens what is there if it is what its stamp says, else empty.
 
-    def __init__(self, folder: str | Path) -> None:
-        self._folder = Path(folder)
-        self._stamp_path = os.path.join(self._folder, "stamp")
-        self._draft_path = os.path.join(self._folder, ".stamp")  # where the stamp is while the state is in work
+    `run` names the driver's run: state that is too large for checksums is used only by the run that committed it.
+    """
+
+    def __init__(self, folder: OwnFolder | str | Path, run: str = "") -> None:
+        self._place = OwnFolder.at(folder)
+        self._path = self._place.path
+        self._folder: OpenFolder | None = None
         self._content: dict[str, _Kept] | None = {}  # None when closed
         self._layout: bytes | None = None  # what the stamp says of the items; None: to be written anew
         self._generation = 0
-        self._epoch: int | None = None
+        self._committed: _Committed | None = None
         self._stamp: bytes | None = None  # as this object read or wrote it
-        with _telling(self._folder):
-            self._folder.mkdir(parents=True, exist_ok=True)
-            self._open()
+        self.refresh(run)
 
     def stamp(self) -> int | None:
         """The epoch whose end this state shows; None: torn, in work, or empty."""
-        return self._epoch
+        return None if self._committed is None else self._committed.epoch
+
+    def shows(self, epoch: int, token: str) -> bool:
+        """Whether this state shows the end of that epoch, run by the plan with that token."""
+        return self._committed is not None and (self._committed.epoch, self._committed.token) == (epoch, token)
 
     def current(self) -> bool:
-        """Whether this object still shows what is on disk."""
-        return self._content is not None and self._read_stamp() == self._stamp
+        """Whether no other process has changed the state since this object opened or committed it."""
+        with using(self._path):
+            return self._content is not None and self._at.in_place() and self._read_stamp() == self._stamp
 
-    def refresh(self) -> None:
+    def exists(self) -> bool:
+        """Whether the folder is still there."""
+        return self._folder is not None and self._folder.in_place()
+
+    def intact(self) -> bool:
+        """Whether the files are those that were committed, with the same content; of a state that has a stamp."""
+        with using(self._path):
+            return self._committed is not None and self._fits(self._kept, self._committed.arrays)
+
+    def refresh(self, run: str = "") -> None:
         """Show what is on disk now, if another process changed it. Files that are the same stay mapped.
 
         To map them anew would take long: a process that gets a group back would touch all its pages for the first time.
         """
-        with _telling(self._folder):
+        with using(self._path):
+            if self._folder is None or not self._folder.in_place():
+                self._folder = self._place.open()
+            self._run = run
             self._open()
 
     def begin(self) -> None:
@@ -90,26 +144,26 @@ class LiveState(State):
         self._check_current()
         self._unstamp()
 
-    def commit(self, epoch: int) -> None:
-        """Write the stamp: the state shows the end of that epoch."""
+    def commit(self, epoch: int, token: str = "") -> None:
+        """Write the stamp: the state shows the end of that epoch, run by the plan with that token."""
         self._check_current()
-        if self._layout is None:
-            self._layout = self._new_layout()
-        text = b'{"epoch": %d, "token": "%s", %s' % (epoch, uuid.uuid4().hex.encode(), self._layout)
-        stamp = b"%08x%s" % (zlib.crc32(text), text)
-        with _telling(self._folder):
+        with using(self._path):
+            arrays = self._arrays()
+            if self._layout is None:
+                self._layout = stamps.layout(self._generation, self._entries())
+            stamp = stamps.write(epoch, token, self._run, arrays, self._layout)
             try:
-                _write(self._draft_path, stamp)
-                os.replace(self._draft_path, self._stamp_path)
+                self._write_draft(stamp)
+                self._at.replace(_DRAFT, _STAMP)
             except BaseException:
                 with suppress(OSError):
-                    os.unlink(self._draft_path)
+                    self._at.unlink(_DRAFT)
                 raise
-        self._stamp, self._epoch = stamp, epoch
+        self._stamp, self._committed = stamp, _Committed(epoch, token, arrays)
 
     def close(self) -> None:
         """Let go of the maps; views that are still held stay valid. Nothing can be done with a closed state."""
-        self._content = self._epoch = None
+        self._content = self._committed = self._folder = None
 
     def array(self, name: str, dtype: npt.DTypeLike, length: int = 0) -> Array:
         """The array of that name; made of zeros if absent."""
@@ -126,7 +180,7 @@ class LiveState(State):
         kept = self._kept.get(name)
         old = check_array(name, kept.item if kept else None)
         check_length(name, length)
-        assert kept is not None and kept.map is not None
+        assert kept is not None
         self._change()
         capacity, needed = len(kept.map), length * old.dtype.itemsize
         if needed > capacity or max(4 * needed, 16 * _LEAST_BYTES) < capacity:
@@ -144,19 +198,21 @@ class LiveState(State):
     def table(self, name: str) -> pa.Table | None:
         """The table of that name."""
         kept = self._kept.get(name)
-        return kept.item if kept and kept.map is None else None
+        return kept.item if kept and kept.is_table else None
 
     def put(self, name: str, table: pa.Table) -> None:
         """Keep a table in the place of what had that name, in a new file: maps of the old one stay valid."""
         check_name(name)
         self._change()
         file = self._new_file("table")
-        path = str(self._folder / file)
-        with _telling(self._folder):
+        with using(self._path):
             try:
-                with pa.OSFile(path, "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+                with (
+                    open(self._at.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as sink,
+                    pa.ipc.new_stream(sink, table.schema) as writer,
+                ):
                     writer.write_table(table)
-                kept = _Kept(file, _map_table(path))
+                kept = self._map_table(file)
             except BaseException:
                 self._unlink(file)
                 raise
@@ -170,14 +226,13 @@ class LiveState(State):
             self._unlink(self._kept.pop(name).file)
 
     def clear(self) -> None:
-        """Forget everything, and remove the stamp and the files, also those of a crash."""
+        """Forget everything, and remove the stamp and the files, also those of a crash; but no file of others."""
         self._kept.clear()
         self._layout = None
         self._unstamp()
-        with _telling(self._folder):
-            for path in self._folder.iterdir():
-                if path.name != "lock":
-                    path.unlink(missing_ok=True)
+        with using(self._path):
+            for name in filter(is_live_file, self._at.names()):
+                self._at.unlink(name)
 
     def items(self) -> Iterator[tuple[str, Item]]:
         """All there is, sorted by name."""
@@ -187,18 +242,28 @@ class LiveState(State):
     def _kept(self) -> dict[str, _Kept]:
         if self._content is None:
             raise StateError(
-                f"the live state in {self._folder} was closed: what is asked of it now would be lost",
+                f"the live state in {self._path} was closed: what is asked of it now would be lost",
                 hint="open it again",
             )
         return self._content
 
+    @property
+    def _at(self) -> OpenFolder:
+        assert self._folder is not None
+        return self._folder
+
+    # --- the stamp --------------------------------------------------------------------------------------------------
+
     def _check_current(self) -> None:
         _ = self._kept  # a closed one says so itself
         if not self.current():
-            raise StateError(
-                f"the live state in {self._folder} was changed by another process: to go on would mix two states",
-                hint="open it again when current() is false, and hold a Lease",
-            )
+            raise self._changed()
+
+    def _changed(self) -> StateError:
+        return StateError(
+            f"the live state in {self._path} was changed by another process: to go on would mix two states",
+            hint="open it again when current() is false, and hold a Lease",
+        )
 
     def _change(self) -> None:
         """Before any change of the items: begin if that was not done, and let `commit` describe them anew."""
@@ -207,65 +272,131 @@ class LiveState(State):
         self._layout = None
 
     def _unstamp(self) -> None:
-        with _telling(self._folder), suppress(FileNotFoundError):
-            os.replace(self._stamp_path, self._draft_path)  # not unlinked: a new file per epoch costs more
-        self._stamp = self._epoch = None
+        with using(self._path), suppress(FileNotFoundError):
+            self._at.replace(_STAMP, _DRAFT)  # not unlinked: a new file per epoch costs more
+        self._stamp = self._committed = None
 
     def _read_stamp(self) -> bytes | None:
-        with _telling(self._folder):
+        with using(self._path):
             try:
-                with open(self._stamp_path, "rb", buffering=0) as file:
-                    return file.read()
+                fd = self._at.open(_STAMP, os.O_RDONLY)
             except FileNotFoundError:
                 return None
+            with open(fd, "rb", buffering=0) as file:
+                return file.read()
 
-    def _new_layout(self) -> bytes:
-        items = {
-            name: {"file": kept.file, "length": len(kept.item)}
-            | ({} if isinstance(kept.item, pa.Table) else {"dtype": dtype_text(kept.item.dtype)})
+    def _write_draft(self, stamp: bytes) -> None:
+        fd = self._at.open(_DRAFT, os.O_WRONLY | os.O_CREAT)
+        try:
+            if os.write(fd, stamp) != len(stamp):  # a disk takes all of it, unless it is full
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
+            os.ftruncate(fd, len(stamp))  # the stamp before may have been longer
+        finally:
+            os.close(fd)
+
+    def _entries(self) -> dict[str, Entry]:
+        return {
+            name: Entry(kept.file, len(kept.item), crc32=kept.crc32)
+            if isinstance(kept.item, pa.Table)
+            else Entry(kept.file, len(kept.item), dtype_text(kept.item.dtype))
             for name, kept in self._kept.items()
         }
-        content = {"format": FORMAT, "boot": _boot(), "generation": self._generation, "items": items}
-        return json.dumps(content).encode()[1:]  # the rest of an object that `commit` opens
+
+    def _arrays(self) -> Arrays:
+        arrays = {name: kept for name, kept in self._kept.items() if not kept.is_table}
+        if sum(kept.item.nbytes for kept in arrays.values()) <= CHECKED_BYTES:
+            return Arrays(sums={name: zlib.crc32(kept.content) for name, kept in arrays.items()})
+        files = {name: self._at.stat(kept.file) for name, kept in arrays.items()}
+        if any((info.st_dev, info.st_ino) != arrays[name].inode for name, info in files.items()):
+            raise self._changed()
+        return Arrays(files={name: _file_of(info) for name, info in files.items()})
+
+    def _fits(self, content: Mapping[str, _Kept], arrays: Arrays) -> bool:
+        """Whether the mapped files are those on disk, and hold what was committed."""
+        small = sum(len(kept.map) for kept in content.values() if kept.is_table) <= CHECKED_BYTES
+        for name, kept in content.items():
+            try:
+                info = self._at.stat(kept.file)
+            except FileNotFoundError:
+                return False
+            # A map of a file that was cut short must not be read: that would kill the process.
+            if (info.st_dev, info.st_ino) != kept.inode or info.st_size < len(kept.map):
+                return False
+            if kept.is_table:
+                if small or kept.checked != info.st_ctime_ns:
+                    if zlib.crc32(kept.content) != kept.crc32:
+                        return False
+                    kept.checked = info.st_ctime_ns
+            elif arrays.sums is not None:
+                if zlib.crc32(kept.content) != arrays.sums[name]:
+                    return False
+            elif arrays.files is None or _file_of(info) != arrays.files[name]:
+                return False
+        return True
+
+    # --- the files --------------------------------------------------------------------------------------------------
 
     def _open(self) -> None:
         known = {kept.file: kept for kept in (self._content or {}).values()}
-        self._content, self._epoch, self._layout = {}, None, None
+        self._content, self._committed, self._layout = {}, None, None
         self._stamp = self._read_stamp()
-        content = _parse(self._stamp)
-        if content is None:
+        found = stamps.read(self._stamp)
+        if found is None or (found.arrays.sums is None and found.run != self._run):
             return
         try:
-            kept = {name: self._reopen(known, **entry) for name, entry in content["items"].items()}
-        except (OSError, ValueError, pa.ArrowInvalid):
+            kept = {name: self._reopen(known, entry) for name, entry in found.items.items()}
+            if not self._fits(kept, found.arrays):
+                return
+        except (FileNotFoundError, ValueError):
             return  # files and stamp do not fit: rebuild
-        self._content, self._epoch, self._generation = kept, content["epoch"], content["generation"]
+        self._content, self._generation = kept, found.generation
+        self._committed = _Committed(found.epoch, found.token, found.arrays)
 
-    def _reopen(self, known: Mapping[str, _Kept], file: str, length: int, dtype: str | None = None) -> _Kept:
-        path = self._folder / file
-        if file in known:  # names are never used again: it is the same file
-            old = known[file]
-            if dtype is not None and old.map is not None:
-                return _Kept(file, np.frombuffer(old.map, dtype_of(dtype), length), old.map)
-            return old
-        if dtype is None:
-            table = _map_table(str(path))
-            if len(table) != length:  # a stream that was cut between two batches reads well
-                raise ValueError(f"{path} has {len(table)} rows in the place of {length}")
-            return _Kept(file, table)
-        mapped = _map_array(path)
-        return _Kept(file, np.frombuffer(mapped, dtype_of(dtype), length), mapped)
+    def _reopen(self, known: Mapping[str, _Kept], entry: Entry) -> _Kept:
+        old = known.get(entry.file)
+        if old is not None:
+            info = self._at.stat(entry.file)
+            if (info.st_dev, info.st_ino, entry.crc32 or 0) != (*old.inode, old.crc32) or info.st_size < len(old.map):
+                old = None
+        if entry.dtype is None:
+            return old or self._map_table(entry.file, entry.crc32)
+        mapped, inode = (old.map, old.inode) if old else self._map_array(entry.file)
+        return _Kept(entry.file, np.frombuffer(mapped, dtype_of(entry.dtype), entry.length), mapped, inode)
 
     def _new_array(self, dtype: np.dtype[Any], length: int) -> _Kept:
-        capacity = _capacity(length * dtype.itemsize)
         file = self._new_file("array")
-        with _telling(self._folder):
+        with using(self._path):
             try:
-                mapped = _map_array(self._folder / file, capacity)
+                mapped, inode = self._map_array(file, _capacity(length * dtype.itemsize))
             except BaseException:
                 self._unlink(file)
                 raise
-        return _Kept(file, np.frombuffer(mapped, dtype, length), mapped)
+        return _Kept(file, np.frombuffer(mapped, dtype, length), mapped, inode)
+
+    def _map_array(self, file: str, capacity: int = 0) -> tuple[mmap.mmap, tuple[int, int]]:
+        fd = self._at.open(file, os.O_RDWR | (os.O_CREAT | os.O_EXCL if capacity else 0))
+        try:
+            if capacity and hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(fd, 0, capacity)  # a full disk is an error here, and a dead process later
+            elif capacity:
+                os.ftruncate(fd, capacity)
+            info = os.fstat(fd)
+            return mmap.mmap(fd, 0), (info.st_dev, info.st_ino)
+        finally:
+            os.close(fd)
+
+    def _map_table(self, file: str, crc32: int | None = None) -> _Kept:
+        fd = self._at.open(file, os.O_RDONLY)
+        try:
+            info = os.fstat(fd)
+            mapped = mmap.mmap(fd, 0, prot=mmap.PROT_READ)
+        finally:
+            os.close(fd)
+        found = zlib.crc32(mapped)
+        if crc32 not in (None, found):  # before Arrow looks at it
+            raise ValueError(f"{file} does not fit its checksum")
+        table = pa.ipc.open_stream(pa.py_buffer(mapped)).read_all()
+        return _Kept(file, table, mapped, (info.st_dev, info.st_ino), found, info.st_ctime_ns)
 
     def _new_file(self, suffix: str) -> str:
         self._generation += 1
@@ -273,105 +404,16 @@ class LiveState(State):
         return f"{self._generation:08d}-{uuid.uuid4().hex[:8]}.{suffix}"
 
     def _unlink(self, file: str) -> None:
-        with _telling(self._folder):
-            (self._folder / file).unlink(missing_ok=True)
+        with using(self._path):
+            self._at.unlink(file)
 
 
-class Lease:
-    """Exclusive hold of a live folder, by flock: two attempts of one task never touch a group's state at once.
-
-    Waits for the holder. Not re-entrant: a second lease of one folder in the same thread waits for ever.
-    """
-
-    def __init__(self, folder: str | Path) -> None:
-        self._path = Path(folder) / "lock"
-        self._fd = -1
-
-    def __enter__(self) -> Lease:
-        with _telling(self._path):
-            while not self._take():
-                pass
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        fcntl.flock(self._fd, fcntl.LOCK_UN)  # not by closing alone: a forked child has the descriptor too
-        os.close(self._fd)
-
-    def _take(self) -> bool:
-        """Lock the file; false if it was replaced while we waited: somebody else may have locked the new one."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            with suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(fd), os.stat(self._path)):
-                    self._fd = fd
-                    return True
-        except BaseException:
-            os.close(fd)
-            raise
-        os.close(fd)
-        return False
-
-
-def _parse(stamp: bytes | None) -> dict[str, Any] | None:
-    if stamp is None or stamp[:8] != b"%08x" % zlib.crc32(stamp[8:]):
-        return None
-    content: dict[str, Any] = json.loads(stamp[8:])
-    return content if content["format"] == FORMAT and content["boot"] == _boot() else None
-
-
-def _write(path: str, content: bytes) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        if os.write(fd, content) != len(content):  # a disk takes all of it, unless it is full
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-        os.ftruncate(fd, len(content))  # the stamp before may have been longer
-    finally:
-        os.close(fd)
+def _file_of(info: os.stat_result) -> list[int]:
+    """What changes when somebody writes to a file, or puts another one in its place."""
+    return [info.st_dev, info.st_ino, info.st_size, info.st_ctime_ns]
 
 
 def _capacity(needed: int) -> int:
     """Whole pages; of large arrays up to an eighth more than needed, so that to grow a little is cheap."""
     step = max(_LEAST_BYTES, 1 << needed.bit_length() >> 4)
     return max(1, -(-needed // step)) * step
-
-
-def _map_array(path: Path, capacity: int = 0) -> mmap.mmap:
-    fd = os.open(path, os.O_RDWR | (os.O_CREAT if capacity else 0), 0o644)
-    try:
-        if capacity and hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(fd, 0, capacity)  # a full disk is an error here, and a dead process later
-        elif capacity:
-            os.ftruncate(fd, capacity)
-        return mmap.mmap(fd, 0)
-    finally:
-        os.close(fd)
-
-
-def _map_table(path: str) -> pa.Table:
-    with pa.memory_map(path) as file:
-        return pa.ipc.open_stream(file).read_all()
-
-
-@functools.cache
-def _boot() -> str:
-    with suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    with suppress(OSError):
-        return subprocess.run(["sysctl", "-n", "kern.bootsessionuuid"], capture_output=True, text=True).stdout.strip()
-    return ""
-
-
-@contextmanager
-def _telling(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StateError(
-            f"the live state in {path} cannot be used: {error.strerror or error}. Nothing was lost: it is rebuilt "
-            "from the epoch store",
-            hint="make room on the worker's disk, or restore the right to write there, then start the query again",
-        ) from error

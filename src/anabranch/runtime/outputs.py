@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from anabranch.errors import OperatorError
+from anabranch.io.arrow import conformed
 from anabranch.runtime.files import Folder, cannot_write
 
 ROW_GROUP = 1 << 16
@@ -119,8 +120,6 @@ class RowWriter:
 
 def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """The batch with exactly these columns and types."""
-    if batch.schema.equals(schema):
-        return batch
     if batch.schema.names != schema.names:
         raise OperatorError(
             f"an output has the columns {', '.join(batch.schema.names)}, but {', '.join(schema.names)} were declared; "
@@ -128,12 +127,11 @@ def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
             hint="yield record batches with the declared columns, in that order",
         )
     try:
-        columns = [column.cast(want.type) for column, want in zip(batch.columns, schema, strict=True)]
+        return conformed(batch, schema)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise OperatorError(
             f"an output does not fit its declared columns: {error}", hint=f"the declared schema is {schema}"
         ) from error
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def discard(filesystem: pa.fs.FileSystem, path: str) -> None:

@@ -174,10 +174,13 @@ class WorkShares:
         delivering: dict[str, float] = {}
         of = {box.name: box for box in boxes}
         for box in boxes:
-            known = []
-            for epoch in _telling(history)[-RECENT:]:
+            known: list[tuple[OperatorProgress, float, float]] = []
+            arrived = 0.0
+            for epoch in reversed(_telling(history)):
                 measured = epoch.operator(box.name)
-                if measured is None:
+                shut = [point for drop in epoch.drops if drop.bound is None and (point := points.get(drop.point))]
+                # What an operator would do with all rows does not show while it gets none.
+                if measured is None or len(known) == RECENT or any(box.name in point.domain for point in shut):
                     continue
                 read = delivered = 1.0
                 for drop in epoch.drops:
@@ -186,7 +189,10 @@ class WorkShares:
                         read -= drop.p * _spared_rows(point, box.name, of)
                         delivered -= drop.p
                 known.append((measured, max(read, LEAST), max(delivered, LEAST)))
-            reading[box.name], delivering[box.name] = _seconds_of(known)
+                arrived += _arrived(epoch)
+            # Per row that came: epochs in which one operator was shut do not count for it, but do for the others.
+            rows = max(arrived / len(known), 1.0) if known else 1.0
+            reading[box.name], delivering[box.name] = (seconds / rows for seconds in _seconds_of(known))
         total = sum(reading.values()) + sum(delivering.values())
         if total <= 0:
             return cls({box.name: 1 / len(boxes) for box in boxes}, {box.name: 0.0 for box in boxes})
@@ -195,19 +201,21 @@ class WorkShares:
             {name: each / total for name, each in delivering.items()},
         )
 
-    def spared(self, point: DropPoint, boxes: Sequence[Box]) -> float:
-        """The share of all work that is spared when all units of a point are dropped."""
+    def spared(self, point: DropPoint, boxes: Sequence[Box], *, shut: bool = False) -> float:
+        """The share of all work that is spared per share of the units of a point that is dropped; `shut`: all of it."""
         of = {box.name: box for box in boxes}
         share = 0.0
         for name in point.domain:
-            share += self.delivering[name] + self.reading[name] * _spared_rows(point, name, of)
+            share += self.delivering[name] + self.reading[name] * _spared_rows(point, name, of, shut=shut)
         return share
 
 
-def _spared_rows(point: DropPoint, name: str, boxes: Mapping[str, Box]) -> float:
-    """The share of the rows that an operator below a point does not get when all units are dropped."""
+def _spared_rows(point: DropPoint, name: str, boxes: Mapping[str, Box], *, shut: bool = False) -> float:
+    """The share of the rows that an operator below a point does not get, per share of the units that is dropped."""
     if point.kind == "results":
         return 0.0
+    if shut:
+        return 1.0  # no unit is kept that would need a row
     above = [emits for origin in boxes[name].reads for emits in point.emits.get(origin, ())]
     first = name in point.at or (point.kind == "source" and set(boxes[name].reads) & set(point.at))
     spans = [point.span] if first else above
@@ -336,9 +344,9 @@ class Shed:
         unmet = self._unmet(load, shares, bound, current)
         shut = list(current.get("shut", ()))
         if unmet >= PATIENCE:
-            shut, unmet = self._shut_one(shares, shut), 0
+            shut, unmet = self.shut_one(shares, shut), 0
         elif unmet <= -PATIENCE and shut:
-            shut, unmet = shut[:-1], 0
+            shut, unmet = self._opened(calm, shares, shut) or [], 0
         chosen = self._choose(needed, shares, current.get("cut", []), shut)
         lower = self._choose(calm, shares, [point.name for point in chosen[0]], shut)
         before = current.get("p", {})
@@ -352,7 +360,7 @@ class Shed:
         decided = {
             "cut": [point.name for point in chosen[0]],
             "p": p,
-            "spare": {point.name: shares.spared(point, self.boxes) for point in chosen[0]},
+            "spare": {point.name: shares.spared(point, self.boxes, shut=point.name in shut) for point in chosen[0]},
             "shut": shut,
             "unmet": unmet,
             "calm": calm_for,
@@ -384,14 +392,14 @@ class Shed:
         self, cut: Sequence[DropPoint], needed: float, shares: WorkShares, shut: Sequence[str]
     ) -> tuple[dict[str, float], float, float]:
         """The shares p of a cut, what they spare, and the share of all results, by weight, that is delivered."""
-        spare = {point.name: shares.spared(point, self.boxes) for point in cut}
+        spare = {point.name: shares.spared(point, self.boxes, shut=point.name in shut) for point in cut}
         worth = {point.name: sum(self.weights.get(name, 1.0) for name in point.outputs) for point in cut}
         p = {point.name: 1.0 if point.name in shut else 0.0 for point in cut}
         spared = sum(spare[name] for name in shut if name in spare)
         for point in sorted(cut, key=lambda each: worth[each.name] / max(spare[each.name], 1e-9)):
             if point.name in shut or spared >= needed or spare[point.name] <= 0:
                 continue
-            wanted = (needed - spared) / spare[point.name]
+            wanted = min(1.0, (needed - spared) / spare[point.name])
             p[point.name] = min(math.ceil(wanted * 100) / 100, most(point.bound))
             spared += p[point.name] * spare[point.name]
         total = sum(self.weights.get(box.name, 1.0) for box in self.boxes if box.terms is not None)
@@ -399,26 +407,50 @@ class Shed:
         return p, spared, 1.0 - lost / total if total else 0.0
 
     def _unmet(self, load: Load, shares: WorkShares, bound: float, current: Mapping[str, Any]) -> int:
-        """Above 0: so many epochs in a row no p was enough; below: so many it would be, with one query more open."""
+        """Above 0: so many epochs in a row no p was enough; below: so many it would be, with fewer queries shut."""
         shut, count = list(current.get("shut", ())), int(current.get("unmet", 0))
         if self._short(load.to_spare(bound), shares, shut):
             return max(count, 0) + 1
-        if shut and not self._short(load.to_spare(bound, SLACK), shares, shut[:-1]):
+        if shut and self._opened(load.to_spare(bound, SLACK), shares, shut) is not None:
             return min(count, 0) - 1
         return 0
 
-    def _short(self, needed: float, shares: WorkShares, shut: Sequence[str]) -> bool:
-        able = [self._filled(cut, needed, shares, shut) for cut in self.cuts]
-        return all(spared < needed - BETTER for _, spared, _ in able)
+    def _opened(self, needed: float, shares: WorkShares, shut: Sequence[str]) -> list[str] | None:
+        """Fewer queries to shut that would be enough: without the last one, or only some of those that it shuts."""
+        named = {point.name: point for cut in self.cuts for point in cut}
+        last = set(named[shut[-1]].domain)
+        finer = [name for name, point in named.items() if set(point.domain) < last]
+        options = [[*shut[:-1]], *([*shut[:-1], name] for name in finer)]
+        return next((then for then in options if not self._short(needed, shares, then)), None)
 
-    def _shut_one(self, shares: WorkShares, shut: Sequence[str]) -> list[str]:
-        """One query more is shut: the costliest that is still open, of the finest cut."""
-        finest = max(self.cuts, key=lambda cut: (set(shut) <= {point.name for point in cut}, len(cut)))
-        kept = [name for name in shut if name in {point.name for point in finest}]
-        open_points = [point for point in finest if point.name not in kept]
-        if not open_points:
-            return kept
-        return [*kept, max(open_points, key=lambda point: shares.spared(point, self.boxes)).name]
+    def _short(self, needed: float, shares: WorkShares, shut: Sequence[str]) -> bool:
+        return self._most_spared(shares, shut) < needed - BETTER
+
+    def _most_spared(self, shares: WorkShares, shut: Sequence[str]) -> float:
+        """The largest share of the work that can be spared while these points are shut."""
+        able = [cut for cut in self.cuts if set(shut) <= {point.name for point in cut}]
+        return max((self._filled(cut, math.inf, shares, shut)[1] for cut in able), default=0.0)
+
+    def shut_one(self, shares: WorkShares, shut: Sequence[str]) -> list[str]:
+        """The points to shut when one query more must be: the costliest (paper 4, section 3.1).
+
+        A point above others shuts all queries below it. So points that shut the fewest queries come first, and among
+        those the ones that spare most. A point may also take the place of others that are below it, and counts for what
+        it shuts in addition; it is the last resort. None helps that leaves less to spare than there is without it.
+        """
+        named = {point.name: point for cut in self.cuts for point in cut}
+        able, best = self._most_spared(shares, shut), (-math.inf, 0, 0.0, list(shut))
+        for cut in self.cuts:
+            for point in cut:
+                beside = [name for name in shut if not set(named[name].domain) <= set(point.domain)]
+                then = [*beside, point.name]
+                if point.name in shut or not set(beside) <= {each.name for each in cut}:
+                    continue
+                if self._most_spared(shares, then) > able + BETTER:
+                    closed = {output for name in shut for output in named[name].outputs}
+                    more = len(set(point.outputs) - closed)
+                    best = max(best, (-more, len(beside), shares.spared(point, self.boxes, shut=True), then))
+        return best[3]
 
 
 QUIET: dict[str, Any] = {"cut": [], "p": {}, "shut": [], "unmet": 0, "calm": 0, "cause": ""}

@@ -12,20 +12,24 @@ can exceed the epoch's. The watermark is event time in integer microseconds, as 
 groups and windows are counts of this epoch alone, except `state_bytes`, `watermark` and `backlog`, which are as they
 stood at its end.
 
-**Invariants.** A row that an operator read is processed, or counted as late, bad or shed; nothing is lost between these
-counts. `omitted + routed + broadcast` of a splitter is its `rows`. Times that are parts of another (the five named ones
-of a worker's `seconds`) never sum to more than it, but may to less.
+**Invariants.** A row that an operator read is processed, or counted as late, bad, ahead or shed; none is lost between
+these counts. `omitted + routed + broadcast` of a splitter is its `rows`. Times that are parts of another (the five
+named ones of a worker's `seconds`) never sum to more than it, but may to less.
 
 `as_json` writes the derived figures too, because whoever reads a file of progress has no Python at hand; `from_json`
-computes them anew and skips keys that it does not know, so a file of a later release can be read.
+computes them anew and skips keys that it does not know, so a file of a later release can be read. `print` shows a few
+lines for people (`progress_text`).
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
+
+from anabranch.runtime.progress_text import describe, headline
 
 T = TypeVar("T")
 
@@ -63,8 +67,8 @@ class WorkerMeasure:
     None where it was not its turn"""
     group_seconds: tuple[tuple[int, float], ...] = ()
     """(partition-group, busy seconds), where an operator can tell its groups apart; not in JSON"""
-    began: float = 0.0
-    """when it began, seconds since 1970 UTC by its own clock: which workers ran at the same time"""
+    rebuilt_why: Mapping[str, int] = field(default_factory=dict)
+    """why groups had to be restored: reason, and how many groups"""
 
 
 @dataclass(frozen=True)
@@ -149,6 +153,8 @@ class OperatorProgress:
     """rows that it delivered"""
     late: int = 0
     bad: int = 0
+    ahead: int = 0
+    """rows too far ahead of the clock (`runtime.ahead`); not among the bad ones"""
     shed: int = 0
     watermark: int | None = None
     """event time in microseconds; None before the first"""
@@ -227,9 +233,9 @@ class DropProgress:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class EpochProgress:
-    """One epoch of one query."""
+    """One epoch of one query. `print` shows a few lines; `json` is the whole record."""
 
     query: str
     run: str
@@ -255,17 +261,25 @@ class EpochProgress:
     drops: tuple[DropProgress, ...] = ()
     """where windows are dropped, or were until now"""
     latency: float | None = None
-    """seconds from the arrival of the oldest row that this epoch could read at once (as the one before began) to
-    publishing; None in the first epoch"""
+    """seconds from the arrival of the oldest row that this epoch could read at once (`arrivals`) to publishing; None in
+    the first epoch"""
     arrived: float | None = None
     """for the load monitor: rows that came to the operators, or would have, had they not been shed before; None: `rows`
     """
     spared: float = 0.0
     """for the load monitor: of these, how many were spared all work by shedding, as far as it can be told"""
+    name: str | None = None
+    """the query's, as the user gave it"""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "operators", tuple(self.operators))
         object.__setattr__(self, "drops", tuple(self.drops))
+
+    def __str__(self) -> str:
+        return describe(self)
+
+    def __repr__(self) -> str:
+        return f"<EpochProgress {headline(self)}>"
 
     @property
     def interval(self) -> float:
@@ -291,6 +305,10 @@ class EpochProgress:
         return sum(operator.bad for operator in self.operators)
 
     @property
+    def ahead(self) -> int:
+        return sum(operator.ahead for operator in self.operators)
+
+    @property
     def shed(self) -> int:
         """Rows dropped before anything was done to them. Where several points drop, each counts what came to it."""
         return sum(drop.shed for drop in self.drops)
@@ -308,6 +326,16 @@ class EpochProgress:
         operator = self.operator(name)
         workers = operator.workers if operator else ()
         return {worker.worker: _per(worker.seconds, self.interval) for worker in workers}
+
+    @property
+    def json(self) -> str:
+        """The whole record as JSON text in one line, as of Spark's `StreamingQueryProgress`."""
+        return json.dumps(self.as_json(), allow_nan=False, separators=(",", ":"))
+
+    @property
+    def prettyJson(self) -> str:
+        """The same, indented."""
+        return json.dumps(self.as_json(), allow_nan=False, indent=2)
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON types, derived figures included."""
@@ -330,6 +358,7 @@ class EpochProgress:
             "processed_rate": _plain(self.processed_rate),
             "late": self.late,
             "bad": self.bad,
+            "ahead": self.ahead,
             "shed": self.shed,
             "state_bytes": self.state_bytes,
             "operators": operators,

@@ -4,23 +4,36 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from statistics import median
+from typing import Any, NoReturn
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from anabranch import errors
 from anabranch.errors import AnabranchError
 from anabranch.io.replay import backlog
 from anabranch.runtime.epochs import EpochRunner
-from anabranch.runtime.exporters import Listener, notify
+from anabranch.runtime.exporters import Listener, attach, notify
+from anabranch.runtime.health import Health, Vitals, judge
+from anabranch.runtime.logs import QueryLog
 from anabranch.runtime.progress import EpochProgress
+from anabranch.runtime.spark_errors import disk_error
+from anabranch.runtime.triggers import with_trigger
+from anabranch.runtime.watch import Watch
+from anabranch.text import amount
+from anabranch.worker_python import worker_python_error
 
 RECENT = 100
 """Epochs that `recentProgress` remembers."""
+_USUAL = 20
+"""Epochs that say how long one usually takes."""
 
 
 class EpochQuery:
@@ -29,16 +42,21 @@ class EpochQuery:
     def __init__(self, runner: EpochRunner, name: str | None, listeners: Sequence[Listener]) -> None:
         self._runner = runner
         self._name = name
-        self._listeners = tuple(listeners)
+        # The log first: a listener that fails writes there too, after what it failed at.
+        log = QueryLog(name, str(runner.context.checkpoint.folder), runner.standing.last, runner.settings)
+        self._listeners: tuple[Listener, ...] = (log, *listeners)
         self._progress: deque[EpochProgress] = deque(maxlen=RECENT)
         self._error: AnabranchError | None = None
         self._query: StreamingQuery | None = None
+        self._watch: Watch | None = None
         self._ready = threading.Event()
         self._busy = threading.Lock()  # held while an epoch runs
+        self._began: float | None = None  # when that epoch began
         self._stopping = False
         self._refused = False  # an epoch came while stopping: Spark sees a failure, which is none
-        self._told = threading.Lock()
+        self._ending = threading.RLock()  # held while listeners hear of the end: it may be asked for by several threads
         self._terminated = False
+        self._failure: str | None = None  # why it ended, in one line
 
     # Called by `foreachBatch`, in a thread of Spark's.
     def _epoch(self, batch: DataFrame, epoch: int) -> None:
@@ -47,21 +65,51 @@ class EpochQuery:
             if self._stopping:
                 self._refused = True
                 raise RuntimeError(f"epoch {epoch} came while the query was stopping; it runs after a restart")
+            self._began = time.monotonic()
             try:
                 progress = self._runner.run(batch, epoch)
             except Exception as error:
                 self._error = _unwrapped(error)
                 raise
+            finally:
+                self._began = None
+        if self._watch is not None:
+            self._watch.epoch_ended()
         if progress is not None:
-            told = EpochProgress(**{**vars(progress), "run": self.runId, "backlog": self._backlog()})
+            told = replace(progress, run=self.runId, name=self._name, backlog=self._backlog())
             self._runner.history[-1] = told
             self._progress.append(told)
-            notify(self._listeners, "on_progress", told)
+            if not self._terminated:  # Spark may have ended the query while this epoch ran
+                notify(self._listeners, "on_progress", told)
+
+    def _writer(self, trigger: str | None) -> DataStreamWriter:
+        """Spark's query, ready to start."""
+        checkpoint = self._runner.context.checkpoint
+        writer = self._runner.frame.writeStream.foreachBatch(self._epoch)
+        writer = writer.option("checkpointLocation", checkpoint.spark)
+        return with_trigger(writer if self._name is None else writer.queryName(self._name), trigger)
 
     def _started(self, query: StreamingQuery) -> None:
         self._query = query
+        attach(self._listeners, self)
         notify(self._listeners, "on_started", self.id, self.runId)
+        self._watch = Watch(
+            query,
+            in_epoch=lambda: self._began is not None,
+            saw_nothing=self._runner.arrivals.saw_nothing,
+            ended=self._ended,
+        )
         self._ready.set()
+
+    def __repr__(self) -> str:
+        last, health = self.lastProgress, self.health
+        named = f" {self._name!r}" if self._name else ""
+        parts = [f"<EpochQuery{named} {self.id}: {health.state}"]
+        if last is not None:
+            parts.append(f"epoch {last.epoch}, {last.rows:,} rows at {amount(last.processed_rate)} rows/s")
+        if not health.ok:
+            parts.append(health.why)
+        return ", ".join(parts) + ">"
 
     @property
     def spark_query(self) -> StreamingQuery:
@@ -102,6 +150,25 @@ class EpochQuery:
         """The last epochs, oldest first."""
         return list(self._progress)
 
+    @property
+    def health(self) -> Health:
+        """Idle, running, stalled, failed or stopped, and why (`anabranch.runtime.health`)."""
+        began, watch = self._began, self._watch
+        now, last = time.monotonic(), self.lastProgress
+        seconds = [epoch.seconds for epoch in self.recentProgress[-_USUAL:]]
+        return judge(
+            Vitals(
+                epoch=self._runner.standing.last if last is None else last.epoch,
+                running=None if began is None else now - began,
+                usual=median(seconds) if seconds else None,
+                busy=0.0 if watch is None else now - watch.seen.quiet_at,
+                busy_with="" if watch is None else watch.seen.message,
+                idle=watch is not None and watch.seen.idle,
+                ended=self._terminated,
+                error=self._failure,
+            )
+        )
+
     def exception(self) -> AnabranchError | StreamingQueryException | None:
         """Why the query ended, if it failed."""
         failed = self.spark_query.exception()
@@ -116,15 +183,12 @@ class EpochQuery:
             else:
                 ended = bool(self.spark_query.awaitTermination(max(1, round(timeout))))
         except StreamingQueryException as failed:
+            self._ended(failed)
             if self._refused:
                 return True
-            ours = self._ours(failed)
-            self._terminate(str(ours or failed))
-            if ours is not None:
-                raise ours from failed
-            raise
+            self._raise(failed)
         if ended:
-            self._terminate(None)
+            self._ended(None)
         return ended
 
     def processAllAvailable(self) -> None:
@@ -132,11 +196,8 @@ class EpochQuery:
         try:
             self.spark_query.processAllAvailable()
         except StreamingQueryException as failed:
-            ours = self._ours(failed)
-            self._terminate(str(ours or failed))
-            if ours is not None:
-                raise ours from failed
-            raise
+            self._ended(failed)
+            self._raise(failed)
 
     def stop(self) -> None:
         """End the query, after the epoch that runs now."""
@@ -146,7 +207,7 @@ class EpochQuery:
         with self._busy:
             pass
         self.spark_query.stop()
-        self._terminate(None)
+        self._ended(self.spark_query.exception())
 
     def explain(self) -> str:
         """The network, the settings in force and, once measured, what splitting costs."""
@@ -164,14 +225,38 @@ class EpochQuery:
 
     def _ours(self, failed: StreamingQueryException) -> AnabranchError | None:
         """Our error behind Spark's. Those of sources come past `_epoch`, as text."""
-        return self._error or _unwrapped(failed)
+        return self._error or _unwrapped(failed) or disk_error(failed, self._runner.context.checkpoint.spark)
 
-    def _terminate(self, error: str | None) -> None:
-        with self._told:
+    def _raise(self, failed: StreamingQueryException) -> NoReturn:
+        ours = self._ours(failed)
+        if ours is None:
+            raise failed
+        raise ours from failed
+
+    def _ended(self, failed: Exception | None) -> None:
+        """The query has ended: by itself, by `stop`, or by this error."""
+        if failed is None or self._refused:
+            self._terminate(None)
+        elif isinstance(failed, StreamingQueryException):
+            self._terminate(self._ours(failed) or failed)
+        else:
+            lost = AnabranchError(
+                f"the connection to Spark is lost, so the query runs no more: {cause_of(failed)}",
+                hint="start it again with the same checkpoint: no result is lost or comes twice",
+            )
+            self._terminate(self._error or lost)
+
+    def _terminate(self, error: Exception | None) -> None:
+        """All that is done at the end, once. A second caller returns when it is done."""
+        with self._ending:
             if self._terminated:
                 return
+            self._failure = None if error is None else cause_of(error)
             self._terminated = True
-        notify(self._listeners, "on_terminated", self.id, error)
+            try:
+                self._runner.close(finished=error is None and not self._stopping)
+            finally:
+                notify(self._listeners, "on_terminated", self.id, self._failure)
 
 
 def _waiting(source: Any) -> int | None:
@@ -191,7 +276,7 @@ def _unwrapped(error: BaseException) -> AnabranchError | None:
     while seen is not None:
         if isinstance(seen, AnabranchError):
             return seen
-        told = told or _told(str(seen))
+        told = told or _told(str(seen)) or worker_python_error(str(seen))
         seen = seen.__cause__ or seen.__context__
     return told
 
@@ -206,3 +291,12 @@ def _told(text: str) -> AnabranchError | None:
     if not (isinstance(kind, type) and issubclass(kind, AnabranchError)):
         kind = AnabranchError
     return kind(message, hint=hint.rstrip())
+
+
+def cause_of(error: BaseException) -> str:
+    """Why, in one line: of ours the message and the hint; of Spark's page of stack traces the line that says most."""
+    if isinstance(error, AnabranchError):
+        return " ".join(f"{error.message} ({error.hint})".split())
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = [line for line in lines if "Error: " in line or "Exception: " in line]
+    return (told or lines or [type(error).__name__])[-1]

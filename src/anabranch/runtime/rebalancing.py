@@ -53,7 +53,7 @@ ENOUGH = 0.5
 
 
 @dataclass(frozen=True)
-class _Memory:
+class Memory:
     """What `Rebalance` remembers in its setting `rebalancing`."""
 
     epoch: int | None = None
@@ -68,7 +68,7 @@ class _Memory:
     """(group, worker it came from, turn) of the last `HOLD` turns"""
 
     @classmethod
-    def of(cls, setting: Mapping[str, Any] | None) -> _Memory:
+    def of(cls, setting: Mapping[str, Any] | None) -> Memory:
         known = dict(setting or {})
         raised = known.get("raised")
         moves = tuple((int(group), int(source), int(turn)) for group, source, turn in known.get("moves", ()))
@@ -103,7 +103,7 @@ class _Table:
 
     routing: list[int]
     weights: Sequence[float]
-    memory: _Memory
+    memory: Memory
     moved: list[tuple[int, int]] = field(default_factory=list)
     """(group, worker it came from) of this turn"""
 
@@ -194,7 +194,7 @@ class Rebalance:
         memory = replace(memory, epoch=history[-1].epoch, turn=turn, moves=recent)
         return self._reorganise(workers, routing, memory, loads)
 
-    def _standing(self, current: Mapping[str, Any]) -> tuple[int, list[int], _Memory, dict[str, str]]:
+    def _standing(self, current: Mapping[str, Any]) -> tuple[int, list[int], Memory, dict[str, str]]:
         """Degree, table and memory as the last decision left them, repaired where the query was changed since."""
         before = max(1, int(current.get(WORKERS) or self.most_workers))
         workers = min(before, self.most_workers) if self.decluster else self.most_workers
@@ -203,8 +203,8 @@ class Rebalance:
             # Another number of groups hashes rows otherwise: the old table says nothing of the new groups.
             routing = [group % workers for group in range(self.groups)]
             why = {} if known is None else {"why:routing": f"{len(known)} -> {self.groups} groups: dealt anew"}
-            return workers, routing, _Memory(), why
-        routing, memory = [int(worker) for worker in known], _Memory.of(current.get(MEMORY))
+            return workers, routing, Memory(), why
+        routing, memory = [int(worker) for worker in known], Memory.of(current.get(MEMORY))
         if workers == before and all(0 <= worker < workers for worker in routing):
             return workers, routing, memory, {}
         repaired = _repaired(routing, before, workers)
@@ -214,7 +214,7 @@ class Rebalance:
         return workers, repaired, memory, why
 
     def _loads(
-        self, history: Sequence[EpochProgress], memory: _Memory, workers: int, routing: Sequence[int]
+        self, history: Sequence[EpochProgress], memory: Memory, workers: int, routing: Sequence[int]
     ) -> _Loads | None:
         """The loads of the reorganisation epoch, or None as long as it has not ended."""
         if not history or memory.epoch is None or history[-1].epoch - memory.epoch < self.reorganise_every:
@@ -241,7 +241,7 @@ class Rebalance:
         occupancy = tuple(sum(each) / len(each) if each else 0.0 for each in found)
         return _Loads(occupancy, tuple(weights), busy)
 
-    def _reorganise(self, workers: int, routing: list[int], memory: _Memory, loads: _Loads) -> dict[str, Any]:
+    def _reorganise(self, workers: int, routing: list[int], memory: Memory, loads: _Loads) -> dict[str, Any]:
         f = loads.occupancy
         # Without any busy seconds all groups count alike.
         weights = loads.weights if any(loads.weights) else (1.0,) * self.groups
@@ -292,7 +292,7 @@ class Rebalance:
         """Busy seconds per second and worker that leave room: its turn is a part of the time only."""
         return SAFE / self.slots
 
-    def _without_last(self, workers: int, routing: Sequence[int], memory: _Memory, loads: _Loads) -> _Table | None:
+    def _without_last(self, workers: int, routing: Sequence[int], memory: Memory, loads: _Loads) -> _Table | None:
         """The table with the last worker's groups dealt to the others; None if they cannot take them, or not yet.
 
         It is always the last one, since workers are numbered without gaps.
@@ -316,7 +316,7 @@ class Rebalance:
         return table
 
 
-def _settings(workers: int, routing: list[int], memory: _Memory, why: Mapping[str, str]) -> dict[str, Any]:
+def _settings(workers: int, routing: list[int], memory: Memory, why: Mapping[str, str]) -> dict[str, Any]:
     return {ROUTING: routing, WORKERS: workers, MEMORY: memory.as_json(), **why}
 
 

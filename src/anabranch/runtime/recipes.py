@@ -9,14 +9,15 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from anabranch.errors import InvalidArgumentError
+from anabranch.io.arrow import arrow_schema
 from anabranch.network.columns import EVENT, MICROS
 from anabranch.network.nodes import ONLY, CombineNode, JoinNode, ProcessNode, WindowNode
 from anabranch.operators.join import JoinOperator, JoinSettings
 from anabranch.operators.protocol import Operator, OperatorFactory
 from anabranch.runtime.controllers import BatchSize, Controller, KeyPlacement, SplitTuning, largest_batch
+from anabranch.runtime.options import holds_no_window_back
 from anabranch.runtime.plan import Step
 from anabranch.runtime.progress import EpochProgress
 from anabranch.runtime.rebalancing import Rebalance
@@ -72,7 +73,7 @@ class Recipe:
             Rebalance(
                 self.step.name,
                 node.groups,
-                min(settings.workers, node.groups),
+                settings.workers_of(node.groups, moving=True),
                 supplier=tuning.supplier,
                 consumer=tuning.consumer,
                 beta=tuning.beta,
@@ -103,9 +104,16 @@ class Recipe:
             bound = settings.qos.latency_seconds
             slowest = max(window.slide for window in node.query.panes.windows)
             largest = largest_batch(slowest / MICROS, bound)
-            return [BatchSize(name, window, settings.workers, bound, largest=largest)]
+            at_once = min(settings.workers_of(node.groups), settings.slots)
+            return [BatchSize(name, window, at_once, bound, largest=largest)]
         if isinstance(node, ProcessNode) and not node.routing.keys:
-            tuning = SplitTuning(name, self.groups, smallest_window=SMALLEST_WINDOW, largest_window=LARGEST_WINDOW)
+            tuning = SplitTuning(
+                name,
+                self.groups,
+                most_splitters=settings.slots,
+                smallest_window=SMALLEST_WINDOW,
+                largest_window=LARGEST_WINDOW,
+            )
             return [] if {"splitters", "window_bytes"} <= set(self.fixed) else [tuning]
         return []
 
@@ -114,20 +122,19 @@ def recipe_of(step: Step, settings: Settings) -> Recipe:
     """What of this operator is the same in all epochs."""
     node = step.node
     if isinstance(node, WindowNode):
-        job = WindowJob(node, settings.workers)
-        # Windows that wait for others of their batch would come to those who read them when these think they are late.
-        batch = 1 if step.feeds else node.batch
+        job = WindowJob(node, settings.most_workers)
+        batch = 1 if holds_no_window_back(step, settings.qos, settings.trigger) else node.batch
         fixed: dict[str, Any] = {} if batch is None else {"batch": batch}
         fixed |= _policy(node.query.partition)
         return Recipe(step, node.groups, fixed, job.factory, {ONLY: job.result}, job)
     if isinstance(node, CombineNode):
-        return Recipe(step, 1, {}, Operator, {ONLY: to_arrow_schema(node.schema, timezone="UTC")})
+        return Recipe(step, 1, {}, Operator, {ONLY: arrow_schema(node.schema)})
     if isinstance(node, JoinNode):
         return _join(step, node, settings)
     given = {"splitters": node.routing.splitters, "window_bytes": node.routing.window_bytes}
     fixed = {name: value for name, value in given.items() if value is not None}
     fixed |= {} if node.routing.partition is None else _policy(node.routing.partition)
-    schemas = {name: to_arrow_schema(schema, timezone="UTC") for name, schema in node.schemas.items()}
+    schemas = {name: arrow_schema(schema) for name, schema in node.schemas.items()}
     return Recipe(step, node.groups, fixed, node.factory, schemas)
 
 
@@ -139,15 +146,14 @@ def _join(step: Step, node: JoinNode, settings: Settings) -> Recipe:
             "runs, and Spark would evaluate the condition too late",
             hint="give where=... as a function over record batches: where=lambda rows: pc.less(rows['a'], rows['b'])",
         )
-    # Results may pass through Spark, which compares: a batch says of all its columns that they may be null.
-    schema = pa.schema([each.with_nullable(True) for each in to_arrow_schema(join.schema, timezone="UTC")])
+    schema = arrow_schema(join.schema)
     operator = partial(
         JoinOperator,
         JoinSettings(
             within=join.within,
             keys=join.on,
             times=tuple(time.name for time in join.times),
-            inputs=tuple(to_arrow_schema(source.drop(EVENT).schema, timezone="UTC") for source in join.sources),
+            inputs=tuple(arrow_schema(source.drop(EVENT).schema) for source in join.sources),
             columns=join.columns,
             schema=schema,
             how=join.how,
@@ -158,12 +164,10 @@ def _join(step: Step, node: JoinNode, settings: Settings) -> Recipe:
             probe=tuning.probe,
         ),
     )
-    # Without an interval nobody says when the next epoch comes, and what waits for its turn might wait for ever.
-    slots = tuning.slots if settings.trigger_seconds is not None else 1
     return Recipe(
         step,
         node.groups,
-        {SLOTS: slots},
+        {SLOTS: tuning.slots},
         operator,
         {ONLY: schema},
         horizon=operator().horizon,

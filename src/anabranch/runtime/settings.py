@@ -9,14 +9,19 @@ from typing import Any, Literal, get_args
 
 from pyspark.sql import SparkSession
 
+from anabranch.calls import made_as
 from anabranch.errors import InvalidArgumentError
 from anabranch.io.sinks import Sink
+from anabranch.runtime.ahead import MaxAhead
+from anabranch.runtime.own_folder import OwnFolder
+from anabranch.runtime.triggers import trigger_seconds
 from anabranch.windows import Duration, micros
-
-AVAILABLE_NOW = "available-now"
 
 MEMORY_SHARE = 0.75
 """of a machine's memory, that live state may take unless told"""
+
+GROUPS_PER_WORKER = 4
+"""that a worker has at least where groups move between workers: one that has a single group could not give any away"""
 
 _UNITS = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
@@ -25,12 +30,13 @@ Overflow = Literal["shed", "halt"]
 DropAt = Literal["auto", "source", "operators", "results"]
 
 
+@made_as('ab.QoS(max_latency="5 s", disorder=0)')
 @dataclass(frozen=True)
 class QoS:
     """Quality of service: bounds that the controllers keep.
 
-    `max_latency`: how long a result may take; `disorder`: how far apart two results may leave out of order (0: strictly
-    in the order of windows, None: as they come).
+    `max_latency`: how long a result may take; `disorder`: how far apart two results of windows may leave out of order
+    (0: strictly in the order of their ends, within an epoch and from epoch to epoch; None: as they come).
 
     **Under overload** results come later and later, unless some may be missing. `max_gap` says how many windows in a
     row may: then whole windows are dropped, just enough of them to keep `max_latency`, and every one that is delivered
@@ -61,13 +67,21 @@ class QoS:
             )
         if self.drop_at not in get_args(DropAt):
             raise InvalidArgumentError(f"drop_at={self.drop_at!r}", hint=f"one of {', '.join(get_args(DropAt))}")
-        if self.drop_share is not None:
-            if not isinstance(self.drop_share, (int, float)) or not 0 <= self.drop_share < 1:
-                raise InvalidArgumentError(f"drop_share={self.drop_share!r}", hint="a share from 0 to below 1")
-            if self.overflow == "halt":
-                raise InvalidArgumentError('drop_share with overflow="halt"', hint="leave one of them out")
+        share = self.drop_share
+        if share is not None and (not isinstance(share, (int, float)) or not 0 <= share < 1):
+            raise InvalidArgumentError(f"drop_share={share!r}", hint="a share from 0 to below 1")
         if not _whole(self.seed):
             raise InvalidArgumentError(f"seed={self.seed!r}", hint="a whole number")
+        of_drops = {
+            "drop_share": self.drop_share is not None,
+            "drop_at": self.drop_at != "auto",
+            "seed": self.seed != 0,
+        }
+        unused = [name for name, given in of_drops.items() if given]
+        if self.overflow == "halt" and unused:
+            raise InvalidArgumentError(
+                f'{", ".join(unused)} with overflow="halt", which drops nothing', hint="leave one of them out"
+            )
         if self.disorder is not None and (not isinstance(self.disorder, int) or self.disorder < 0):
             raise InvalidArgumentError(
                 f"a disorder of k = {self.disorder!r}", hint="k is 0 or more, or None for any order"
@@ -86,20 +100,35 @@ class Settings:
 
     qos: QoS
     trigger: str | None
-    workers: int
+    """as `trigger_of` returns it"""
+    workers: int | None
+    """as asked; None: as many as the cluster has slots"""
     snapshot_every: int
     idle: float | None
-    live: str
+    live: OwnFolder
+    """of this query"""
     memory_limit: int | None = None
     """bytes of live state that a worker may hold"""
     report: Sink | None = None
     """takes the list of dropped windows"""
+    max_ahead: MaxAhead | None = None
+    """how far ahead a row may be; None: any"""
+    slots: int = 1
+    """tasks that the cluster runs at once"""
+
+    @property
+    def most_workers(self) -> int:
+        """The workers of an operator with any number of groups."""
+        return self.slots if self.workers is None else self.workers
+
+    def workers_of(self, groups: int, *, moving: bool = False) -> int:
+        """The workers of an operator with so many groups; `moving`: the load is balanced by moving groups."""
+        most = groups // GROUPS_PER_WORKER if moving and self.workers is None else groups
+        return max(1, min(self.most_workers, most))
 
     @property
     def trigger_seconds(self) -> float | None:
-        if self.trigger is None or self.trigger == AVAILABLE_NOW:
-            return None
-        return micros(self.trigger, "trigger") / 1e6
+        return trigger_seconds(self.trigger)
 
 
 def _whole(value: Any) -> bool:

@@ -48,12 +48,13 @@ class Shedding:
         last = standing.last
         plan = None if last is None else context.ledger.plan(last)
         done = None if last is None else context.ledger.done(last)
-        self.before: dict[str, Any] = (plan or {}).get("shedding", {})
+        # Units beyond a watermark that ran away count as decided: after a repair all are decided anew.
+        set_back = last in standing.repaired
+        self.before: dict[str, Any] = {} if set_back else (plan or {}).get("shedding", {})
         self._counts: Mapping[str, Sequence[int]] = (done or {}).get("shed", {})
         self.shedder = shedder_of(context.network, context.settings)
-        if self.shedder is None and self.before.get("points"):
-            # Of a run that did shed: rows of windows that are still open are gone, and these must not leave now.
-            self.shedder = Shedder(context.network, context.settings)
+        # Where the last run did shed, rows of windows that are still open are gone, and these must not leave now.
+        self.shedder_for(plan or {})
         report = context.settings.report
         if report is not None:
             report.open(context.session)
@@ -68,14 +69,20 @@ class Shedding:
         """What an operator itself must know of a drop plan: one that counts rows for count windows."""
         return {} if self.shedder is None else self.shedder.counted(step, plan["shedding"])
 
+    def shedder_for(self, plan: Mapping[str, Any]) -> Shedder | None:
+        """Who can tell what the plan of an epoch leaves out; None if it leaves out nothing."""
+        if self.shedder is None and plan.get("shedding", {}).get("points"):
+            # Of a run that did shed.
+            self.shedder = Shedder(self._context.network, self._context.settings)
+        return self.shedder
+
     def drops(self, plan: Mapping[str, Any]) -> EpochDrops | None:
         """What the plan of an epoch leaves out; None if nothing."""
         self.before = plan.get("shedding", {})
-        if not self.before.get("points"):
+        shedder = self.shedder_for(plan)
+        if shedder is None or not self.before.get("points"):
             return None
-        if self.shedder is None:
-            self.shedder = Shedder(self._context.network, self._context.settings)
-        return EpochDrops(self.shedder, self._context.network, self.before)
+        return EpochDrops(shedder, self._context.network, self.before)
 
     def after(self, run: Epoch, outcomes: Sequence[Outcome]) -> ShedOutcome:
         """All operators of an epoch have run: tell what was dropped, and keep the list of it."""

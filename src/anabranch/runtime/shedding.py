@@ -15,16 +15,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pyspark.errors import AnalysisException
-from pyspark.sql.types import ArrayType, DataType, StringType, StructType
-
 from anabranch.errors import CheckpointError, InvalidArgumentError, OverloadError
-from anabranch.network.columns import MICROS, TimeKind, quoted
+from anabranch.network.columns import MICROS, TimeKind
 from anabranch.network.nodes import PositionsNode, WindowNode
-from anabranch.network.parts import Origin, Output, Part, Source
+from anabranch.network.parts import Origin, Output, Source
 from anabranch.operators.positions import SHED
-from anabranch.plan import batch as batch_plan
 from anabranch.plan.drops import Box, DropPoint, Terms, cuts, drop_points
+from anabranch.runtime.drop_columns import bucket_keys, source_name, unresolved
 from anabranch.runtime.overload import HEADROOM, PATIENCE, QUIET, Shed
 from anabranch.runtime.plan import Network, Step
 from anabranch.runtime.progress import EpochProgress
@@ -49,11 +46,11 @@ class Shedder:
         qos = settings.qos
         self.network = network
         self.boxes = boxes_of(network, qos)
-        self.points = drop_points(self.boxes)
+        self.points = tuple(_resolved(network, point) for point in drop_points(self.boxes))
         self.named = {point.name: point for point in self.points}
         self.cuts = _cuts(self.points, qos)
         self.keys = {
-            point.name: _bucket_keys(network, point) for point in self.points if point.emits and not point.counted
+            point.name: bucket_keys(network, point) for point in self.points if point.emits and not point.counted
         }
         self.halts = qos.overflow == "halt"
         self.seed = qos.seed
@@ -79,6 +76,12 @@ class Shedder:
 
     def plan(self, standing: Standing, history: Sequence[EpochProgress], before: Mapping[str, Any]) -> dict[str, Any]:
         """The drop plan of the next epoch; `before` is that of the last one."""
+        fault = self.fault(before)
+        if fault is not None:
+            raise CheckpointError(
+                f"{fault}: rows of windows that are still open are gone, and those windows would be delivered wrong",
+                hint="start the query as it was until these windows are over, or with a new checkpoint",
+            )
         late = self._late(history, before) if self.halts else 0
         decided = {} if self.halts else self.controller.decide(history, before.get("decisions", {}))
         decisions = {**QUIET, **decided}
@@ -98,12 +101,6 @@ class Shedder:
             bound = None if point.name in decisions["shut"] else point.bound
             cause = decisions["cause"] if p else "what was dropped before"
             entry = {"p": p, "bound": bound, "cause": cause, "units": self._units_of(point)}
-            if known is not None and known["units"] != entry["units"]:
-                raise CheckpointError(
-                    f"windows were dropped at {point.name} while the query had other outputs, or made its keys "
-                    "otherwise: rows of windows that are still open are gone, and nobody could tell which",
-                    hint="start it as it was until these windows are over, or with a new checkpoint",
-                )
             if point.counted:
                 # Keys that are in the middle of a dropped window go on to drop its rows, and these are counted.
                 entries[point.name] = entry
@@ -115,6 +112,25 @@ class Shedder:
             entries[point.name] = {**entry, **_as_json(state)}
         told = {"late": late} if self.halts else {}
         return {"decisions": decisions, "latest": latest, "advance": advance, "points": entries, **told}
+
+    def fault(self, plan: Mapping[str, Any]) -> str | None:
+        """Why a drop plan cannot be carried out, or a later one cannot follow from it; None: they can."""
+        for name, entry in plan.get("points", {}).items():
+            point = self.named.get(name)
+            if point is None:
+                return f"windows are dropped at {name!r}, which is not a drop point of this query"
+            if not point.emits:
+                return f"windows are dropped at {name}, and cannot be: {point.refused}"
+            if entry["units"] != self._units_of(point):
+                return f"windows are dropped at {name} while the query had other outputs, or made its keys otherwise"
+            if not 0 <= entry["p"] <= 1 or (entry["bound"] is not None and entry["bound"] < 0):
+                return f"at {name} a share p of {entry['p']!r} is to be dropped, in gaps of up to {entry['bound']!r}"
+            if point.counted:
+                continue
+            state = state_of(entry)
+            if len(state.dropped) != state.buckets or (state.buckets > 1 and not self.keys[name]):
+                return f"the units dropped at {name} are of {len(state.dropped)} buckets of keys"
+        return None
 
     def counted(self, step: Step, plan: Mapping[str, Any]) -> dict[str, Any]:
         """The decision about the count windows that an operator counts the rows for; `plan` is that of the epoch."""
@@ -166,6 +182,9 @@ class Shedder:
         span, after = point.span, self._after(point, others)
         opens = max(self._opens(point, standing), after)
         unseen = opens if point.kind == "results" else span.first_after(seen)
+        if known is not None and point.refused is not None:
+            # Of an earlier run, and how far the rows have come here is not known: what was dropped stays dropped.
+            unseen = max([unseen, *(last + 1 for ranges in known["dropped"] for _, last in ranges)])
         opens = unseen if opens == _NEVER else opens
         state = DropState.new(opens, self.buckets(point)) if known is None else state_of(known)
         if known is None or after > state.unit:
@@ -255,10 +274,6 @@ def shedder_of(network: Network, settings: Settings) -> Shedder | None:
     qos = settings.qos
     gaps = [qos.max_gap, *(step.max_gap for step in network.steps)]
     if qos.overflow != "halt" and not any(gaps):
-        if qos.drop_share:
-            raise InvalidArgumentError(
-                f"drop_share={qos.drop_share:g} without max_gap: no window may be missing", hint="give max_gap=..., too"
-            )
         return None
     trigger = settings.trigger_seconds
     if qos.drop_share is None and qos.latency_seconds is None:
@@ -275,10 +290,17 @@ def shedder_of(network: Network, settings: Settings) -> Shedder | None:
     if not shedder.cuts and not shedder.halts:
         reasons = "; ".join(point.describe() for point in shedder.points)
         raise InvalidArgumentError(
-            f"there is no place to drop windows at: {reasons}",
-            hint="a higher max_gap, or overflow='halt'; see docs/shedding.md for what can be dropped",
+            f"there is no place to drop windows at with drop_at={qos.drop_at!r}: {reasons}",
+            hint=f"{_remains(shedder.points)}; see docs/shedding.md for what can be dropped",
         )
     return shedder
+
+
+def _remains(points: Sequence[DropPoint]) -> str:
+    """What a user can do where no point can be used."""
+    others = "a higher max_gap, or overflow='halt'"
+    results = any(point.kind == "results" and point.refused is None for point in points)
+    return f"drop_at='results', which spares only what follows the aggregates; {others}" if results else others
 
 
 def boxes_of(network: Network, qos: QoS) -> tuple[Box, ...]:
@@ -314,10 +336,6 @@ def _exactly_timed(node: WindowNode) -> bool:
     return panes.size % MICROS == 0 and panes.origin % MICROS == 0
 
 
-def source_name(network: Network, source: Source) -> str:
-    return f"source {network.index_of(source)}"
-
-
 def _cuts(points: Sequence[DropPoint], qos: QoS) -> tuple[tuple[DropPoint, ...], ...]:
     """The ways to put points together that the user allows."""
     usable = [point for point in points if point.refused is None]
@@ -334,45 +352,14 @@ def _cuts(points: Sequence[DropPoint], qos: QoS) -> tuple[tuple[DropPoint, ...],
     return (tuple(chosen),) if chosen else ()
 
 
+def _resolved(network: Network, point: DropPoint) -> DropPoint:
+    """The point; refused, if Spark could not drop rows there."""
+    fault = unresolved(network, point) if point.refused is None and not point.counted else None
+    return point if fault is None else replace(point, refused=f"Spark cannot find what it needs: {fault}")
+
+
 def _spans(point: DropPoint, boxes: Iterable[str]) -> list[tuple[str, Span]]:
     return [(name, span) for name in boxes for span in point.emits[name]]
-
-
-def _bucket_keys(network: Network, point: DropPoint) -> tuple[str, ...]:
-    """The keys that rows have at a point and all operators below group by, unchanged: a bucket is made of those."""
-    nodes = [step.node for step in network.steps if step.name in point.domain]
-    common: list[str] | None = None
-    for node in nodes:
-        assert isinstance(node, WindowNode)
-        keys = [key for key in node.query.keys if _plain(node.query.source.schema[key].dataType)]
-        if point.kind != "results":
-            for each in node.inputs:
-                keys = [key for key in keys if _carried(each.part, key)]
-        common = keys if common is None else [key for key in common if key in keys]
-    return tuple(common or ())
-
-
-def _plain(kind: DataType) -> bool:
-    """Whether equal keys have equal bytes: a collation may call others equal, and these would be in other buckets."""
-    return not isinstance(kind, (StructType, ArrayType)) and (not isinstance(kind, StringType) or kind == StringType())
-
-
-def _carried(part: Part, key: str) -> bool:
-    """Whether a key is a column of the part's origin that no step has changed."""
-    origin = part.origin
-    if isinstance(origin, Source):
-        if origin.packed is not None:
-            return not part.steps and key in origin.packed.schema.names
-        shape = origin.frame.sparkSession.createDataFrame([], origin.frame.schema)
-    elif isinstance(origin.node, WindowNode) and key in origin.node.query.keys:
-        shape = origin.node.query.result_like(batch_plan.build)
-    else:
-        return False
-    try:
-        rows = part.apply(shape)
-        return bool(rows.select(quoted(key)).sameSemantics(rows.select(shape[f"`{key}`"])))
-    except AnalysisException:
-        return False  # the column of the origin is no longer there
 
 
 def _as_json(state: DropState) -> dict[str, Any]:

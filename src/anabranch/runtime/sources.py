@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from anabranch.network.columns import up_to
 from anabranch.network.nodes import JoinNode, Node
 from anabranch.network.parts import Source
 from anabranch.runtime.counted import Counted, Seen
@@ -48,13 +49,18 @@ class SourceRows:
         ]
         return self.sources[number].frame.select(F.lit(number).alias(_TAG), *columns)
 
-    def of(self, batch: DataFrame, network: Network, drops: EpochDrops | None = None) -> BatchRows:
-        """The rows of a micro-batch, without those that are dropped for all who read them."""
+    def of(
+        self, batch: DataFrame, network: Network, limits: Sequence[int | None], drops: EpochDrops | None = None
+    ) -> BatchRows:
+        """The rows of a micro-batch, without those that are dropped for all who read them.
+
+        `limits`: of each source the latest time that a row may have.
+        """
         passes = 0
         for step in network.steps:
             reads = [each for each in step.node.inputs if isinstance(each.part.origin, Source)]
             passes += 1 if at_once(step.node) else len(reads)
-        return BatchRows(self.sources, batch, keep=passes > 1, drops=drops)
+        return BatchRows(self.sources, batch, limits, keep=passes > 1, drops=drops)
 
 
 def at_once(node: Node) -> bool:
@@ -74,8 +80,15 @@ class BatchRows:
     """The rows of a micro-batch, by source. Kept in memory if there is more than one pass over them."""
 
     def __init__(
-        self, sources: tuple[Source, ...], batch: DataFrame, *, keep: bool, drops: EpochDrops | None = None
+        self,
+        sources: tuple[Source, ...],
+        batch: DataFrame,
+        limits: Sequence[int | None],
+        *,
+        keep: bool,
+        drops: EpochDrops | None = None,
     ) -> None:
+        self.limits = limits
         self._sources = sources
         self._kept = keep
         self._drops = drops
@@ -104,7 +117,11 @@ class BatchRows:
         if gone is None:
             return rows
         self._counted[i] = Counted()
-        return self._counted[i].over(rows, source.time.micros(), gone)
+        return self._counted[i].over(rows, up_to(source.time.micros(), self.limits[i]), gone)
+
+    def limit_of(self, source: Source) -> int | None:
+        """The latest time that a row of the source may have."""
+        return self.limits[self.number_of(source)]
 
     @property
     def tagged(self) -> DataFrame:

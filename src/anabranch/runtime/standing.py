@@ -14,6 +14,7 @@ from anabranch.runtime.ledger import Ledger
 from anabranch.runtime.plan import Network
 from anabranch.runtime.progress import EpochProgress, OperatorProgress, PartitionMeasure
 from anabranch.runtime.recipes import Recipe
+from anabranch.runtime.setting_back import SetBack, complete_from
 from anabranch.runtime.settings import Settings
 from anabranch.runtime.store import EpochStore
 
@@ -25,6 +26,8 @@ class Checkpoint:
     folder: Folder
     query: str
     """the unique id of this checkpoint, in all its files"""
+    spark: str = ""
+    """path or URI of Spark's part"""
 
     @property
     def flow(self) -> Folder:
@@ -109,6 +112,16 @@ class OperatorState:
             since += 1
         self.since = since
 
+    def set_back(self, after: int, t: int, *, now: bool) -> None:
+        """The watermark had run away, and was set back after an epoch: no row until then counts as later than t.
+
+        `now`: that was the last epoch, and nothing has run since.
+        """
+        self.latest = {epoch: _least(at, t) if epoch <= after else at for epoch, at in self.latest.items()}
+        if now:
+            self.watermark = _least(self.watermark, t)
+            self.passed = {epoch: _least(mark, t) for epoch, mark in self.passed.items()}
+
     def as_json(self) -> dict[str, Any]:
         logged = {} if self.since is None else {"since": self.since, "latest": self.newest}
         waits: dict[str, Any] = {}
@@ -155,6 +168,10 @@ class OperatorState:
             self.placed = {"epoch": epoch, "partitions": partitions, "heaviest": heaviest}
 
 
+def _least(t: int | None, bound: int) -> int | None:
+    return None if t is None else min(t, bound)
+
+
 @dataclass
 class Standing:
     """Where the query stands: the last epoch that is done, the latest time of each source, each operator's state."""
@@ -162,8 +179,14 @@ class Standing:
     last: int | None
     latest: list[int | None]
     operators: dict[str, OperatorState]
+    own_clock: set[int]
+    """sources whose times are not by this machine's clock (`runtime.ahead`)"""
     heard: list[float]
     """when each source last had a row, by this process's clock: not kept, a restart begins to count anew"""
+    repaired: dict[int, int] = field(default_factory=dict)
+    """after which epochs a repair has set the watermark back, and to which time"""
+    tokens: dict[int, str] = field(default_factory=dict)
+    """of the plans of the epochs that some group was last run in"""
 
     @classmethod
     def of(cls, network: Network, ledger: Ledger) -> Standing:
@@ -172,14 +195,37 @@ class Standing:
         heard = [time.monotonic()] * sources
         found = ledger.last_done()
         if found is None:
-            return cls(None, [None] * sources, {step.name: OperatorState() for step in network.steps}, heard)
+            operators = {step.name: OperatorState() for step in network.steps}
+            return cls(None, [None] * sources, operators, set(), heard)
         last, outcome = found
         operators = {name: OperatorState.from_json(known) for name, known in outcome["operators"].items()}
         for name, state in operators.items():
             state.passed.setdefault(last, state.watermark)
             for epoch, done in ledger.history(state.since, last) if state.since is not None else ():
                 state.latest[epoch] = done["operators"][name].get("latest")
-        return cls(last, list(outcome["latest"]), operators, heard)
+        repaired = {epoch: t for epoch, t in ledger.set_back().items() if epoch <= last}
+        for state in operators.values():
+            for epoch, t in repaired.items():
+                state.set_back(epoch, t, now=epoch == last)
+        latest = list(outcome["latest"])
+        if last in repaired:
+            latest = [_least(t, repaired[last] + s.delay) for t, s in zip(latest, network.sources, strict=True)]
+        standing = cls(last, latest, operators, set(outcome.get("own_clock", ())), heard, repaired)
+        plans = {epoch: ledger.plan(epoch) or {} for epoch in standing._reached()}
+        standing.tokens = {epoch: plan["token"] for epoch, plan in plans.items() if plan.get("token")}
+        return standing
+
+    def set_back(self, network: Network, name: str) -> tuple[SetBack, ...]:
+        """What an operator must hear of repairs."""
+        return tuple(SetBack(epoch, t, complete_from(network, t)[name]) for epoch, t in sorted(self.repaired.items()))
+
+    def forget_tokens(self) -> None:
+        """Keep those of epochs that some group was last run in."""
+        self.tokens = {epoch: self.tokens[epoch] for epoch in self._reached() if self.tokens.get(epoch)}
+
+    def _reached(self) -> set[int]:
+        waiting = {reached for state in self.operators.values() for reached, _ in state.waiting.values()}
+        return waiting if self.last is None else waiting | {self.last}
 
     def idle(self, after: float | None) -> list[int]:
         """Sources that have been silent for too long to hold the watermark back."""

@@ -2,34 +2,44 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from pyarrow.fs import FileSystem
 
-from anabranch.errors import InvalidArgumentError
-from anabranch.io.sinks import Sink
+from anabranch.calls import called_as
+from anabranch.errors import InvalidArgumentError, StreamingError
+from anabranch.io.sinks import FileSink, Sink
+from anabranch.runtime.ahead import AUTO, MaxAhead
+from anabranch.runtime.checkpoint_lock import CheckpointLock
 from anabranch.runtime.deliveries import Delivery
 from anabranch.runtime.epochs import EpochRunner
 from anabranch.runtime.explain_drops import explain_drops
 from anabranch.runtime.exporters import Listener
 from anabranch.runtime.files import Folder
 from anabranch.runtime.ledger import open_checkpoint
-from anabranch.runtime.plan import arrange
+from anabranch.runtime.new_folders import NewFolders, local_path
+from anabranch.runtime.options import check_options
+from anabranch.runtime.own_folder import OwnFolder
+from anabranch.runtime.plan import Network, arrange
 from anabranch.runtime.query import EpochQuery
-from anabranch.runtime.settings import AVAILABLE_NOW, QoS, Settings, byte_count, most_memory
+from anabranch.runtime.settings import QoS, Settings, byte_count, most_memory
 from anabranch.runtime.shedding import shedder_of
+from anabranch.runtime.slots import slots_of
+from anabranch.runtime.spark_errors import starting
 from anabranch.runtime.standing import Checkpoint
+from anabranch.runtime.triggers import Trigger, trigger_of
 from anabranch.windows import Duration, micros
+from anabranch.worker_python import check_workers, is_remote
 
 SNAPSHOT_EVERY = 10
 
 
+@called_as('ab.start(query.to(ab.FileSink("results/")), checkpoint="checkpoint/")')
 def start(
     *deliveries: Delivery,
     checkpoint: str | Path,
-    trigger: str | None = None,
+    trigger: Trigger | None = None,
     qos: QoS | None = None,
     workers: int | None = None,
     snapshot_every: int = SNAPSHOT_EVERY,
@@ -40,6 +50,7 @@ def start(
     live: str | Path | None = None,
     memory_limit: int | str | None = None,
     report: Sink | None = None,
+    max_ahead: Duration | None = AUTO,
 ) -> EpochQuery:
     """Run a query network, and return the handle of the running query.
 
@@ -49,22 +60,26 @@ def start(
         deliveries: which results go where; made by `.to(sink)`.
         checkpoint: folder for offsets, decisions and state. A restart with the same folder goes on where the query
             stood; another query is refused.
-        trigger: an interval ("1 second"), or "available-now" for what is there and then end; without one, epoch follows
-            epoch.
+        trigger: an interval ("1 second", or a timedelta), or "available-now" for what is there and then end; without
+            one, epoch follows epoch.
         qos: bounds that the controllers keep.
-        workers: partitions of the exchange; the session's shuffle partitions unless said.
+        workers: tasks that each operator runs in; as many as the cluster runs at once unless said.
         snapshot_every: epochs between two snapshots of a group; in between only its input is logged.
         idle: after so long without a row a source no longer holds the watermark back. Without it, it does for ever.
         listeners: hear of every epoch (`JsonLines`, `Prometheus`, or your own).
         name: of the query, in Spark's own status too.
         store: where decisions and state go, if not into the checkpoint folder: any path or URI that pyarrow can open,
             or a pyarrow file system and a path in it.
-        live: local folder for the live state; a temporary one, the same for all runs of this checkpoint, unless given.
+        live: local folder for the live state, on the machines of the workers; a folder per user in the system's
+            temporary one unless given.
         memory_limit: how much live state a worker may hold, in bytes or as text ("4 GB"), before the query ends with an
             error that says what to do. Unless given: three quarters of the machine's memory, shared by all workers of a
             local session; on a cluster nobody knows how many workers a machine has.
         report: takes a row for every range of windows that was dropped, with the reason; where `qos` allows that. They
             are kept in the checkpoint folder (`side/drops`) anyway.
+        max_ahead: how far a row may be ahead of the clock, or of the latest row so far. One beyond does not move the
+            watermark, and is kept in the checkpoint folder (`side`) with the reason. "auto" is a day, unless the first
+            rows show that the data has a clock of its own. None: no bound.
     """
     for each in deliveries:
         if not isinstance(each, Delivery):
@@ -73,49 +88,69 @@ def start(
             )
     if not deliveries:
         raise InvalidArgumentError("start() with nothing to deliver", hint="write ab.start(query.to(sink), ...)")
+    if name is not None and not name:
+        raise InvalidArgumentError("a query with an empty name", hint='write name="busy-cells", or leave it out')
     if not isinstance(snapshot_every, int) or snapshot_every < 1:
         raise InvalidArgumentError(f"snapshot_every={snapshot_every!r}", hint="a number of epochs, at least 1")
     network = arrange(deliveries)
+    when = trigger_of(trigger)
+    check_options(deliveries, network, qos or QoS(), when)
     session = network.sources[0].frame.sparkSession
-    described = network.describe()
-    own = Folder.at(store if store is not None else checkpoint)
-    unique = open_checkpoint(own, network.fingerprint, described)
-    if workers is None:
-        workers = int(session.conf.get("spark.sql.shuffle.partitions") or 2)
-    if workers < 1:
+    if is_remote(session):
+        raise StreamingError(
+            "start() on a Spark Connect session: the epoch runtime needs a driver in this process",
+            hint='use to_df(), or a classic session: SparkSession.builder.master("spark://host:7077"), or local[*]',
+        )
+    if workers is not None and workers < 1:
         raise InvalidArgumentError(f"workers={workers!r}", hint="at least 1")
-    folder = Path(live) if live is not None else Path(tempfile.gettempdir(), "anabranch-live")
-    settings = Settings(
-        qos or QoS(),
-        trigger,
-        workers,
-        snapshot_every,
-        None if idle is None else micros(idle, "idle") / 1e6,
-        str(folder / unique),
-        most_memory(session, workers) if memory_limit is None else byte_count(memory_limit, "memory_limit"),
-        report,
-    )
-    runner = EpochRunner(network, settings, Checkpoint(own, unique), session)
-    query = EpochQuery(runner, name, listeners)
-    writer = runner.frame.writeStream.foreachBatch(query._epoch)
-    writer = writer.option("checkpointLocation", _spark_folder(checkpoint))
-    if name is not None:
-        writer = writer.queryName(name)
-    if trigger == AVAILABLE_NOW:
-        writer = writer.trigger(availableNow=True)
-    elif trigger is not None:
-        writer = writer.trigger(processingTime=f"{micros(trigger, 'trigger') // 1000} milliseconds")
-    query._started(writer.start())
+    slots = slots_of(session)
+    limit = most_memory(session, workers or slots) if memory_limit is None else byte_count(memory_limit, "memory_limit")
+    idle_seconds = None if idle is None else micros(idle, "idle") / 1e6
+    bound = MaxAhead.of(max_ahead)
+    own = Folder.at(store if store is not None else checkpoint)
+    check_workers(session)
+    new = NewFolders(_checkpoint_paths(own, checkpoint), _result_paths(network, report))
+    # Spark keeps its part in the checkpoint folder, whatever `store` says.
+    both = [own] if store is None or "://" in str(checkpoint) else [own, Folder.at(checkpoint)]
+    with CheckpointLock(name, *both) as lock:
+        unique = open_checkpoint(own, network.fingerprint, network.describe())
+        with new.gone_if_it_fails():
+            folder = OwnFolder(None if live is None else str(Path(live).absolute()), (unique,))
+            settings = Settings(
+                qos or QoS(), when, workers, snapshot_every, idle_seconds, folder, limit, report, bound, slots
+            )
+            kept = Checkpoint(own, unique, _spark_folder(checkpoint))
+            query = EpochQuery(EpochRunner(network, settings, kept, session, lock), name, listeners)
+            with starting(kept.spark):
+                started = query._writer(when).start()
+        query._started(started)
+        lock.belongs_to(lambda: query.isActive)
     return query
 
 
-def drop_plan(*deliveries: Delivery, qos: QoS, trigger: str | None = None) -> str:
+@called_as('ab.drop_plan(query.to(sink), qos=ab.QoS(max_latency="10 s", max_gap=5))')
+def drop_plan(*deliveries: Delivery, qos: QoS, trigger: Trigger | None = None) -> str:
     """Where `start` with this QoS could drop windows, how, and why not elsewhere; nothing runs."""
     network = arrange(deliveries)
-    settings = Settings(qos, trigger, 1, SNAPSHOT_EVERY, None, "")
+    when = trigger_of(trigger)
+    check_options(deliveries, network, qos, when)
+    settings = Settings(qos, when, 1, SNAPSHOT_EVERY, None, OwnFolder(None))
     return "\n".join(explain_drops(shedder_of(network, settings), qos))
 
 
 def _spark_folder(checkpoint: str | Path) -> str:
     text = str(checkpoint)
     return f"{text.rstrip('/')}/spark" if "://" in text else str(Path(text).absolute() / "spark")
+
+
+def _checkpoint_paths(own: Folder, checkpoint: str | Path) -> list[Path]:
+    """The local folders that only this query uses: of the store, and of Spark's part."""
+    spark = _spark_folder(checkpoint)
+    paths = [local_path(own), None if "://" in spark else Path(spark).parent]
+    return [path for path in paths if path is not None]
+
+
+def _result_paths(network: Network, report: Sink | None) -> list[Path]:
+    sinks = [*(sink for step in network.steps for sink in step.sinks.values()), report]
+    paths = [local_path(sink.folder) for sink in sinks if isinstance(sink, FileSink)]
+    return [path for path in paths if path is not None]

@@ -65,6 +65,10 @@ class EpochStore:
                 ]
         return []
 
+    def has_blocks(self, epoch: int, worker: int) -> bool:
+        """Whether the file is there."""
+        return self._blocks.exists(f"{epoch:012d}-{worker:04d}")
+
     def write_snapshot(self, epoch: int, group: int, state: State) -> int:
         """Write a group's state at the end of an epoch. Returns the bytes."""
         items = []
@@ -106,6 +110,15 @@ class EpochStore:
         for folder, name in old[:most]:
             folder.delete(name)
         return len(old[:most])
+
+    def forget_epoch(self, epoch: int) -> None:
+        """Delete all blocks and snapshots of an epoch that was not published."""
+        old = [(self._blocks, name) for name in self._blocks.files() if int(name.split("-")[0]) == epoch]
+        for group in self._snapshots.folders():
+            folder = self._snapshots.sub(group)
+            old += [(folder, name) for name in folder.files() if int(name) == epoch]
+        for folder, name in old:
+            folder.delete(name)
 
     @property
     def nbytes(self) -> int:

@@ -18,11 +18,11 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from anabranch.io.arrow import arrow_schema, map_in_arrow
 from anabranch.io.frames import unpacked
-from anabranch.network.columns import changing, floordiv, quoted
+from anabranch.network.columns import changing, floordiv, quoted, up_to
 from anabranch.network.nodes import WindowNode
 from anabranch.operators.positions import POSITION
 from anabranch.operators.protocol import OperatorFactory
@@ -32,7 +32,7 @@ from anabranch.plan import batch as batch_plan
 from anabranch.plan.panes import WINDOW, lifts, run_columns, state_names, states_of, window_settings
 from anabranch.plan.partition import PartialPanes
 from anabranch.plan.placement import check_placeable, in_parts, not_placed, stretch_of
-from anabranch.runtime.jobs import WORKER, Decided, Feed, Writer, group_of, packed_workers, reports
+from anabranch.runtime.jobs import REPORTS, WORKER, Decided, Feed, Writer, group_of, packed_workers, reports
 from anabranch.runtime.outputs import Target
 from anabranch.runtime.worker import REPORT, EpochTask
 from anabranch.split.hashing import key_hash
@@ -67,8 +67,8 @@ class WindowJob:
         self._splitters = query.partition.splitters
         self._keys = tuple(f"__ab_k{i}" for i in range(len(query.keys)))
         keys = [quoted(key).alias(name) for key, name in zip(query.keys, self._keys, strict=True)]
-        axis = quoted(POSITION) if query.counts_rows else query.time.micros()
-        self._placed = [F.col("*"), axis.alias(_T), F.spark_partition_id().cast("bigint").alias(PART)]
+        self._axis = quoted(POSITION) if query.counts_rows else query.time.micros()
+        self._part = F.spark_partition_id().cast("bigint").alias(PART)
         self._pane = pane_of(F.col(_T), panes.size, panes.origin, floordiv)
         self._pane_end = (self._pane + 1) * panes.size + panes.origin
         # By part as well: then a pane's state depends on the rows of one task only, in their order, and sums of floats
@@ -93,15 +93,15 @@ class WindowJob:
             self._stretch = None
         settings, runs = window_settings(query, folds, [types[name] for name in self._keys], types)
         settings = replace(settings, stretch=self._stretch)
-        self._runs = StructType([*runs.fields]).add(REPORT, "string")
+        self._runs = StructType([*runs.fields, *REPORTS.fields])
         self._names = [*query.keys, *self._runs.names[len(self._keys) :]]
         self._exploded, self._lowered = run_columns(query, also=(REPORT,))
         self.factory: OperatorFactory = partial(WindowOperator, settings)
         if query.counts_rows:
             self.factory = partial(CountWindowOperator, settings, query.rows_per_key)
-        self.yields: pa.Schema = to_arrow_schema(runs, timezone="UTC")
+        self.yields: pa.Schema = arrow_schema(runs)
         """of the runs that workers give to Spark"""
-        self.result: pa.Schema = to_arrow_schema(query.result_like(batch_plan.build).schema, timezone="UTC")
+        self.result: pa.Schema = arrow_schema(query.result_like(batch_plan.build).schema)
         """of the windows"""
 
     def packed(self, edge: int, feed: Feed, decided: Decided) -> DataFrame:
@@ -111,15 +111,18 @@ class WindowJob:
         late = None if self._counts_rows else feed.watermark
         pane = self._pane if late is None else F.when(self._pane_end > changing(late, F.col(_T)), self._pane)
         gate = PaneGate(PANE, ROWS, _TIMED, _MAX_T)
+        if self.placing is not None and self._splitters is not None:
+            rows = rows.coalesce(self._splitters)
+        # What is too far ahead counts as a row without a time.
+        rows = rows.select(F.col("*"), up_to(self._axis, feed.limit).alias(_T), self._part)
         if self.placing is None:
-            counted = rows.select(*self._placed).groupBy(*self._by, pane.alias(PANE)).agg(*self._states)
+            counted = rows.groupBy(*self._by, pane.alias(PANE)).agg(*self._states)
         else:
             assert self._stretch is not None
             # An epoch that was planned before a policy was asked for, and runs again, has none in its plan.
             policy = decided.partitioning or Partitioning("cam")
             gate = PlacedGate(PANE, ROWS, _TIMED, _MAX_T, PART, _HASH, self.workers, self._stretch)
-            rows = rows if self._splitters is None else rows.coalesce(self._splitters)
-            placed = self.placing.placed(rows.select(*self._placed), policy, decided.heavy)
+            placed = self.placing.placed(rows, policy, decided.heavy, reorder=feed.order_may_change)
             counted = self.placing.evaluated(placed, feed.watermark)
         splitter = Splitter(
             edge,
@@ -131,18 +134,18 @@ class WindowJob:
             decided.bytes,
             self._travelling,
         )
-        return counted.select(*self._selected).mapInArrow(splitter, PACKED_SCHEMA)
+        return map_in_arrow(counted.select(*self._selected), splitter, PACKED_SCHEMA)
 
     def run(
         self, packed: DataFrame, task: EpochTask, target: Target, disorder: int | None, left_out: Column | None = None
     ) -> list[dict[str, Any]]:
         """Workers give runs, Spark makes windows of them, a writer writes. Windows that are `left_out` do not leave."""
         exchanged = packed.repartitionById(packed_workers(task), WORKER)
-        runs = exchanged.mapInArrow(task, self._runs).toDF(*self._names)
+        runs = map_in_arrow(exchanged, task, self._runs).toDF(*self._names)
         windows = runs.select(*self._exploded)
         if left_out is not None:
             windows = windows.where(~left_out)
         windows = windows.select(*self._lowered)
         if disorder is not None:
             windows = windows.repartition(1)
-        return reports(windows.mapInArrow(Writer(target, disorder, WINDOW), f"{REPORT} string"))
+        return reports(map_in_arrow(windows, Writer(target, disorder, WINDOW), REPORTS))

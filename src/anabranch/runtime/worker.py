@@ -28,10 +28,13 @@ from anabranch._process import keep_what_is_loaded
 from anabranch.errors import OperatorError, StateError
 from anabranch.io.blocks import micros_of, one_batch, unpack
 from anabranch.operators.protocol import Emitted, OperatorFactory
+from anabranch.runtime.allowance import share_in_time
 from anabranch.runtime.groups import Blocks, Groups, fold
+from anabranch.runtime.lease import Lease
 from anabranch.runtime.ledger import Ledger
-from anabranch.runtime.live import Lease
 from anabranch.runtime.outputs import RowWriter, Target
+from anabranch.runtime.own_folder import OwnFolder
+from anabranch.runtime.setting_back import SetBack
 from anabranch.runtime.store import EpochStore
 from anabranch.split.splitter import ALL, MARK
 
@@ -80,7 +83,12 @@ class EpochTask:
     decisions: Mapping[str, Any]
     store: EpochStore
     ledger: Ledger
-    live: str
+    live: OwnFolder
+    """of the query"""
+    token: str
+    """of the epoch's plan"""
+    tokens: Mapping[int, str]
+    """of the plans of the epochs that groups were last run in"""
     snapshot_every: int
     outputs: Mapping[str, Target] | None
     """where the outputs go; None: they are yielded, for Spark to go on with"""
@@ -96,6 +104,8 @@ class EpochTask:
     """seconds that a worker has for its part of a distribution epoch; what it has not joined by then, waits"""
     memory_limit: int | None = None
     """bytes of live state that a worker may hold"""
+    set_back: tuple[SetBack, ...] = ()
+    """where a repair has set the watermark back"""
 
     def turn(self, worker: int) -> bool:
         """Whether the worker runs its groups in this epoch."""
@@ -112,12 +122,11 @@ class _Measured:
     rows: int = 0
     seconds: float = 0.0
     groups: int = 0
-    began: float = 0.0
-    """by the clock: which workers ran at the same time"""
     buffered: int = 0
     occupancy: float | None = None
     state_bytes: int = 0
     rebuilt: int = 0
+    rebuilt_why: dict[str, int] = field(default_factory=dict)
     open_seconds: float = 0.0
     read_seconds: float = 0.0
     merge_seconds: float = 0.0
@@ -138,7 +147,6 @@ class _Worker:
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         task, began = self.task, time.perf_counter()
-        self.measured.began = time.time()
         blocks, marks = self._gather(batches)
         self.measured.read_seconds = time.perf_counter() - began
         watermark = self._watermark(marks)
@@ -150,17 +158,17 @@ class _Worker:
         mine = {g for g in task.active if task.routing[g] == self.number} | set(merged)
         came = {group: sum(block.num_rows for _, block in each) for group, each in merged.items()}
         outputs = {name: RowWriter(target, self.number) for name, target in (task.outputs or {}).items()}
-        turn, joined_in_time = task.turn(self.number), 0
+        turn, joined_in_time = task.turn(self.number), 0.0
         for group in sorted(mine) if turn else ():
-            before = self.measured.rows
+            before, group_began = self.measured.rows, time.perf_counter() - began
             for emitted in self._run_group(group, merged.get(group, ()), watermark):
                 if task.outputs is None:
                     yield self._yielded(emitted)
                 else:
                     name, batch = self._named(emitted)
                     outputs[name].add(batch)
-            if task.allowance is None or time.perf_counter() - began <= task.allowance:
-                joined_in_time += came.get(group, 0) + self.measured.rows - before
+            rows = came.get(group, 0) + self.measured.rows - before
+            joined_in_time += rows * share_in_time(group_began, time.perf_counter() - began, task.allowance)
         report: dict[str, Any] = {"worker": self.number, "watermark": watermark, "active": sorted(mine)}
         report["block_groups"] = sorted(merged)
         report["waiting"] = {} if turn else {group: came.get(group, 0) for group in sorted(mine)}
@@ -176,7 +184,8 @@ class _Worker:
         if turn:
             measured.occupancy = 1.0 - joined_in_time / measured.rows if measured.rows else 0.0
         measured.seconds = time.perf_counter() - began
-        measured.groups, measured.rebuilt = len(mine), self.groups.rebuilt
+        measured.groups = len(mine)
+        measured.rebuilt, measured.rebuilt_why = self.groups.rebuilt.total(), dict(self.groups.rebuilt)
         yield self._report({**report, "marks": marks if self.number == 0 else [], "measured": vars(measured)})
         keep_what_is_loaded()
 
@@ -243,6 +252,9 @@ class _Worker:
             state.begin()
             operator.decisions = task.decisions
             operator.metrics = Counter()
+            for repair in task.set_back:
+                if repair.due(groups.reached(group), task.epoch):
+                    operator.on_set_back(repair.watermark, repair.starts)
             began = time.perf_counter()
             self.measured.open_seconds += began - opening
             for waited in groups.waiting(group):
@@ -256,7 +268,7 @@ class _Worker:
             if task.since is None and (task.epoch + group) % task.snapshot_every == task.snapshot_every - 1:
                 task.store.write_snapshot(task.epoch, group, state)
                 self.snapshots[group] = task.epoch
-            state.commit(task.epoch)
+            state.commit(task.epoch, task.token)
             self.measured.store_seconds += time.perf_counter() - ran
             self.measured.state_bytes += state.nbytes
         self._check_memory()

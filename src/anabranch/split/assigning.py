@@ -21,8 +21,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from anabranch.compiled import kernel
 
 Hashes = NDArray[np.uint64]
 Ints = NDArray[np.int64]
@@ -51,7 +52,7 @@ _NO_KEY = np.uint64(0)
 _ONE = np.uint64(1)
 
 
-@njit(cache=True)
+@kernel()
 def _mixed(key: np.uint64, j: int) -> np.uint64:
     """The j-th independent hash of a key hash (the finaliser of splitmix64)."""
     x = key + np.uint64(j + 1) * _GOLDEN
@@ -60,13 +61,13 @@ def _mixed(key: np.uint64, j: int) -> np.uint64:
     return x ^ (x >> np.uint64(31))
 
 
-@njit(cache=True)
+@kernel()
 def _drawn(key: np.uint64, j: int, among: int) -> int:
     """A number below `among`, by the upper half of the j-th hash: a product instead of a division."""
     return np.int64(((_mixed(key, j) >> np.uint64(32)) * np.uint64(among)) >> np.uint64(32))  # type: ignore[return-value]
 
 
-@njit(cache=True)
+@kernel()
 def _candidates(key: np.uint64, workers: int, chosen: Ints, taken: Ints) -> None:
     """Fill `chosen` with different workers, in the order of choice; `taken` is room to work in."""
     if len(chosen) == 2:  # the usual case, and all that most tuples cost
@@ -88,7 +89,7 @@ def _candidates(key: np.uint64, workers: int, chosen: Ints, taken: Ints) -> None
         chosen[j] = worker
 
 
-@njit(cache=True)
+@kernel()
 def candidates_of(hashes: Hashes, workers: int, choices: int) -> Ints:
     """The candidates of each key, one row a key: for tests and for those who want to look."""
     found = np.empty((len(hashes), choices), np.int64)
@@ -98,7 +99,7 @@ def candidates_of(hashes: Hashes, workers: int, choices: int) -> Ints:
     return found
 
 
-@njit(cache=True)
+@kernel()
 def first_candidates(hashes: Hashes, workers: int, out: Workers, loads: Ints) -> None:
     """FLD."""
     for i in range(len(hashes)):
@@ -107,7 +108,7 @@ def first_candidates(hashes: Hashes, workers: int, out: Workers, loads: Ints) ->
         out[i] = worker
 
 
-@njit(cache=True)
+@kernel()
 def in_turn(first: int, workers: int, out: Workers, loads: Ints) -> int:
     """SH; returns whose turn is next."""
     worker = first
@@ -120,7 +121,7 @@ def in_turn(first: int, workers: int, out: Workers, loads: Ints) -> int:
     return worker
 
 
-@njit(cache=True)
+@kernel()
 def by_shared_table(hashes: Hashes, keys: Hashes, places: Workers, workers: int, out: Workers, loads: Ints) -> None:
     """heavy: `keys` are sorted; a key that is not among them goes to its first candidate."""
     for i in range(len(hashes)):
@@ -130,7 +131,7 @@ def by_shared_table(hashes: Hashes, keys: Hashes, places: Workers, workers: int,
         out[i] = worker
 
 
-@njit(cache=True)
+@kernel()
 def fewest_tuples(hashes: Hashes, choices: int, out: Workers, loads: Ints) -> None:
     """PK."""
     chosen, taken = np.empty(choices, np.int64), np.empty(choices, np.int64)
@@ -141,7 +142,7 @@ def fewest_tuples(hashes: Hashes, choices: int, out: Workers, loads: Ints) -> No
         out[i] = worker
 
 
-@njit(cache=True)
+@kernel()
 def _least(values: NDArray[np.generic], chosen: Ints) -> int:
     """Which candidate has the least; of several the first."""
     best = 0
@@ -151,7 +152,7 @@ def _least(values: NDArray[np.generic], chosen: Ints) -> int:
     return best
 
 
-@njit(cache=True)
+@kernel()
 def _least_hybrid(loads: Ints, counts: NDArray[np.generic], balance: float, chosen: Ints, extremes: Floats) -> int:
     """Which candidate has the least hybrid load, equations (7) to (9); `extremes` has min and max of both loads."""
     best, least = 0, math.inf
@@ -167,7 +168,7 @@ def _least_hybrid(loads: Ints, counts: NDArray[np.generic], balance: float, chos
     return best
 
 
-@njit(cache=True)
+@kernel()
 def _raised(values: NDArray[np.generic], before: float, worker: int, extremes: Floats, at: int) -> None:
     """Keep min and max (at `at`, `at + 1`) after a worker's value rose from `before`."""
     extremes[at + 1] = max(extremes[at + 1], values[worker])
@@ -178,7 +179,7 @@ def _raised(values: NDArray[np.generic], before: float, worker: int, extremes: F
 # --- exact sets of keys ---------------------------------------------------------------------------------------------
 
 
-@njit(cache=True)
+@kernel()
 def _slot(table: NDArray[np.uint64], key: np.uint64) -> int:
     """Where a key is in the table, or where it would go."""
     mask = np.uint64(len(table) - 1)
@@ -188,7 +189,7 @@ def _slot(table: NDArray[np.uint64], key: np.uint64) -> int:
     return np.int64(at)  # type: ignore[return-value]
 
 
-@njit(cache=True)
+@kernel()
 def grown(table: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """The table with twice the room."""
     larger = np.zeros((2 * len(table), table.shape[1]), np.uint64)
@@ -198,7 +199,7 @@ def grown(table: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return larger
 
 
-@njit(cache=True)
+@kernel()
 def _touched(table: NDArray[np.uint64], hashes: Hashes, begin: int, end: int) -> np.uint64:
     """Bring the entries of these keys into the cache. The loads do not wait for one another, as lookups would."""
     mask, seen = np.uint64(len(table) - 1), _NO_KEY
@@ -207,7 +208,7 @@ def _touched(table: NDArray[np.uint64], hashes: Hashes, begin: int, end: int) ->
     return seen
 
 
-@njit(cache=True)
+@kernel()
 def assign_whole(
     by_keys: bool, hashes: Hashes, begin: int, out: Workers, choices: int, loads: Ints, counts: Ints,
     table: NDArray[np.uint64], used: int,
@@ -240,7 +241,7 @@ def assign_whole(
     return len(hashes), used, seen
 
 
-@njit(cache=True)
+@kernel()
 def assign_spread(
     by_keys: bool, hashes: Hashes, begin: int, out: Workers, choices: int, balance: float, loads: Ints, counts: Ints,
     table: NDArray[np.uint64], used: int, extremes: Floats,
@@ -282,7 +283,7 @@ def assign_spread(
 # --- HyperLogLog ----------------------------------------------------------------------------------------------------
 
 
-@njit(cache=True)
+@kernel()
 def _register_of(key: np.uint64) -> tuple[int, int]:
     """(register, rank): the upper bits choose the register, the first set bit of the rest is the rank."""
     x = _mixed(key, -1)
@@ -295,7 +296,7 @@ def _register_of(key: np.uint64) -> tuple[int, int]:
     return register, rank  # type: ignore[return-value]
 
 
-@njit(cache=True)
+@kernel()
 def estimate(inverse_sum: float, zeros: int) -> float:
     """Distinct keys, from the sum of 2^-register and the number of registers that are zero."""
     raw = _RAW / inverse_sum
@@ -304,7 +305,7 @@ def estimate(inverse_sum: float, zeros: int) -> float:
     return raw
 
 
-@njit(cache=True)
+@kernel()
 def _after(register: np.int64, rank: int, inverse_sum: float, zeros: int) -> tuple[float, int, float]:
     """(sum, zeros, estimate) after a register rose to `rank`.
 
@@ -316,7 +317,7 @@ def _after(register: np.int64, rank: int, inverse_sum: float, zeros: int) -> tup
     return inverse_sum, zeros, estimate(inverse_sum, zeros)
 
 
-@njit(cache=True)
+@kernel()
 def assign_hll(
     policy: int,
     hashes: Hashes,

@@ -192,9 +192,9 @@ class SplitCosts:
         return splitting / total if total > 0 else 1.0
 
     def splitters(self, rate: float, q: int, *, limit: int = LARGEST) -> int:
-        """The least p by equations (2) and (3): enough for the rate, or for the router's if that is less."""
+        """The least p by equation (3): as many splitters as the rate needs, with these costs and shares."""
         _at_least_1("q", q)
-        return _within(min(rate, _rate(self.router())) * self.splitter(q), limit)
+        return _within(rate * self.splitter(q), limit)
 
     def describe(self, p: int, q: int) -> str:
         """The model as a text table, for explain()."""
@@ -214,7 +214,8 @@ class SplitCosts:
 def splitters_needed(desired: float, single: float, q: int, *, b: float = BROADCAST, limit: int = LARGEST) -> int:
     """Equation (6): p = ceil(desired / single * (1 - b + b*q)), within 1 .. limit.
 
-    `desired` is the stream's rate and `single` that of one splitter with q = 1, in the same unit.
+    `desired` is the stream's rate and `single` that of one splitter with q = 1, in the same unit. It takes all work to
+    grow with the copies, and nothing to be omitted; `SplitCosts.splitters` does not.
     """
     _at_least_1("q", q)
     if not single > 0:

@@ -25,11 +25,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
 from numpy.typing import NDArray
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from anabranch.compiled import kernel
 from anabranch.errors import ColumnTypeError, InvalidArgumentError
 from anabranch.io.blocks import micros_of
 
@@ -272,40 +272,40 @@ _LANES = 64
 """Values that go through the steps of the hash together; a constant, so that the compiler unrolls the loops."""
 
 
-@njit(cache=True)
+@kernel()
 def _rotate(x: Any, bits: int) -> Any:
     return (x << np.uint64(bits)) | (x >> np.uint64(64 - bits))
 
 
-@njit(cache=True)
+@kernel()
 def _mix_long(seed: Any, word: Any) -> Any:
     return _rotate(seed ^ (_rotate(word * _P2, 31) * _P1), 27) * _P1 + _P4
 
 
-@njit(cache=True)
+@kernel()
 def _mix_int(seed: Any, word: Any) -> Any:
     return _rotate(seed ^ (word * _P1), 23) * _P2 + _P3
 
 
-@njit(cache=True)
+@kernel()
 def _finish(h: Any) -> Any:
     h = (h ^ (h >> np.uint64(33))) * _P2
     h = (h ^ (h >> np.uint64(29))) * _P3
     return h ^ (h >> np.uint64(32))
 
 
-@njit(cache=True)
+@kernel()
 def _is_valid(valid: Bytes, at: int) -> Any:
     return (np.int64(valid[at >> 3]) >> (at & 7)) & 1
 
 
-@njit(cache=True)
+@kernel()
 def _add_null_bit(place: int, valid: Bytes, offset: int, words: Ints) -> None:
     for i in range(len(words)):
         words[i] |= (1 - _is_valid(valid, offset + i)) << place
 
 
-@njit(cache=True)
+@kernel()
 def _canonical(bits: Ints, unsigned: int, infinity: int, nan: int) -> Ints:
     """The bits of floats, with one zero and one NaN."""
     out = np.empty_like(bits)
@@ -315,7 +315,7 @@ def _canonical(bits: Ints, unsigned: int, infinity: int, nan: int) -> Ints:
     return out
 
 
-@njit(cache=True)
+@kernel()
 def _hash_ints(values: Ints, valid: Bytes, offset: int, hashes: Hashes) -> None:
     """Spark's hashInt, for 32 bits or fewer."""
     for i in range(len(values)):
@@ -324,7 +324,7 @@ def _hash_ints(values: Ints, valid: Bytes, offset: int, hashes: Hashes) -> None:
             hashes[i] = _finish(_mix_int(hashes[i] + _P5 + _FOUR, word))
 
 
-@njit(cache=True)
+@kernel()
 def _hash_longs(values: Ints, valid: Bytes, offset: int, hashes: Hashes) -> None:
     """Spark's hashLong."""
     done = 0
@@ -349,7 +349,7 @@ def _hash_longs(values: Ints, valid: Bytes, offset: int, hashes: Hashes) -> None
             hashes[i] = _finish(_mix_long(hashes[i] + _P5 + _EIGHT, np.uint64(values[i])))
 
 
-@njit(cache=True)
+@kernel()
 def _hash_bytes(data: Bytes, starts: Ints, ends: Ints, valid: Bytes, offset: int, hashes: Hashes) -> None:
     """Spark's hashUnsafeBytes: XXH64 of data[start:end]."""
     for i in range(len(starts)):
@@ -357,7 +357,7 @@ def _hash_bytes(data: Bytes, starts: Ints, ends: Ints, valid: Bytes, offset: int
             hashes[i] = _hash_range(data, np.uint64(starts[i]), np.uint64(ends[i]), hashes[i])
 
 
-@njit(cache=True)
+@kernel()
 def _hash_range(data: Bytes, at: Any, end: Any, seed: Any) -> Any:
     size = end - at
     if size >= _STRIPE:
@@ -385,12 +385,12 @@ def _hash_range(data: Bytes, at: Any, end: Any, seed: Any) -> Any:
     return _finish(h)
 
 
-@njit(cache=True)
+@kernel()
 def _round(lane: Any, word: Any) -> Any:
     return _rotate(lane + word * _P2, 31) * _P1
 
 
-@njit(cache=True)
+@kernel()
 def _merge(h: Any, lane: Any) -> Any:
     return (h ^ (_rotate(lane * _P2, 31) * _P1)) * _P1 + _P4
 
@@ -398,16 +398,16 @@ def _merge(h: Any, lane: Any) -> Any:
 # Values begin anywhere, so words are put together from bytes; the compiler makes one load of it.
 
 
-@njit(cache=True)
+@kernel()
 def _word(data: Bytes, at: Any) -> Any:
     return _half_word(data, at) | (_half_word(data, at + _FOUR) << np.uint64(32))
 
 
-@njit(cache=True)
+@kernel()
 def _half_word(data: Bytes, at: Any) -> Any:
     return _byte(data, at, 0) | _byte(data, at, 1) | _byte(data, at, 2) | _byte(data, at, 3)
 
 
-@njit(cache=True)
+@kernel()
 def _byte(data: Bytes, at: Any, place: int) -> Any:
     return np.uint64(data[at + np.uint64(place)]) << np.uint64(8 * place)

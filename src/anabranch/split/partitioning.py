@@ -84,10 +84,19 @@ class Partitioning:
     def of_label(cls, label: str) -> Partitioning:
         """The other way round: so a ledger can keep the label."""
         name, *rest = label.split("-")
-        policy = next(policy for policy, known in _NAMES.items() if known == name)
+        policy = next((policy for policy, known in _NAMES.items() if known == name), None)
+        if policy is None or (policy in WITH_CHOICES and not (rest and rest[0].isdigit())):
+            raise InvalidArgumentError(
+                f"{label!r} names no policy that places keys", hint=f"the policies are {', '.join(_NAMES.values())}"
+            )
         if policy not in WITH_CHOICES:
             return cls(policy)
         return cls(policy, int(rest[0]), "hll" if rest[-1] == "H" else "exact")
+
+    @property
+    def by_key_alone(self) -> bool:
+        """Whether a tuple's worker follows from its key, whatever came before it."""
+        return self.policy in ("fld", "heavy")
 
     def keeps_keys_whole(self, splitters: int | None) -> bool:
         """Whether all tuples of a key within a window reach one worker, so that nothing is left to aggregate.
@@ -95,7 +104,7 @@ class Partitioning:
         Affinity is a splitter's own knowledge: several of them, which share nothing, may place a key differently. An
         estimate (HyperLogLog) may take a new key for a known one, and so split it.
         """
-        if self.policy in ("fld", "heavy"):
+        if self.by_key_alone:
             return True
         return self.policy in ("am", "cam") and self.cardinality == "exact" and splitters == 1
 
@@ -106,7 +115,7 @@ class KeyPartition:
 
     partitioning: Partitioning | None = None
     workers: int | None = None
-    """V; None: as many as the session has shuffle partitions, or the running query workers"""
+    """V; None: as many as the session has shuffle partitions, or the running query has workers"""
     splitters: int | None = None
     """at most so many; None: the tasks that read"""
 
@@ -120,9 +129,26 @@ AUTO = KeyPartition()
 
 
 def key_partition(
-    partition: str, choices: int, cardinality: str, workers: int | None, splitters: int | None
+    partition: str, choices: int | None, cardinality: str | None, workers: int | None, splitters: int | None
 ) -> KeyPartition:
-    """Check what a user wrote."""
+    """Check what a user wrote. What the policy would not use is refused."""
     if partition == "auto":
+        for name, given in (("choices", choices), ("cardinality", cardinality)):
+            if given is not None:
+                raise InvalidArgumentError(
+                    f'{name}={given!r} with partition="auto", which takes two choices and exact counts',
+                    hint=f'name the policy too: partition="cam", {name}={given!r}',
+                )
         return KeyPartition(None, workers, splitters)
-    return KeyPartition(Partitioning(partition, choices, cardinality), workers, splitters)  # type: ignore[arg-type]
+    policy = Partitioning(partition, 2 if choices is None else choices, cardinality or "exact")  # type: ignore[arg-type]
+    if choices is not None and policy.policy not in WITH_CHOICES:
+        raise InvalidArgumentError(
+            f"choices={choices!r} with the policy {partition!r}, which has none",
+            hint=f"leave it out, or take one of {', '.join(sorted(WITH_CHOICES))}",
+        )
+    if cardinality is not None and policy.policy not in COUNTING_KEYS:
+        raise InvalidArgumentError(
+            f"cardinality={cardinality!r} with the policy {partition!r}, which does not count keys",
+            hint=f"leave it out, or take one of {', '.join(sorted(COUNTING_KEYS))}",
+        )
+    return KeyPartition(policy, workers, splitters)

@@ -28,17 +28,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyspark import TaskContext
+from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from anabranch._process import keep_what_is_loaded
 from anabranch.errors import OperatorError
+from anabranch.io.arrow import arrow_schema
 from anabranch.io.blocks import micros_of, one_batch, pack_in_parts, payloads, referenced
 from anabranch.split.placed import Placed
 
-PACKED_SCHEMA = "worker int, grp int, edge int, part int, seq int, block binary"
-_PACKED = pa.schema(
-    [("worker", pa.int32()), ("grp", pa.int32()), ("edge", pa.int32()), ("part", pa.int32()), ("seq", pa.int32()),
-     ("block", pa.binary())]
+PACKED_SCHEMA = StructType(
+    [*(StructField(name, IntegerType()) for name in ("worker", "grp", "edge", "part", "seq")),
+     StructField("block", BinaryType())]
 )  # fmt: skip
+_PACKED = arrow_schema(PACKED_SCHEMA)
 
 MARK = -1
 """The group of a mark: not data, but what the splitter saw."""
@@ -82,16 +84,24 @@ class Gate(ABC):
 
 @dataclass(frozen=True)
 class RowGate(Gate):
-    """Tuples with a time that the watermark has not passed. `late_before` is the watermark when the epoch began."""
+    """Tuples with a time that the watermark has not passed. `late_before` is the watermark when the epoch began.
+
+    Those with a time after `limit` count as tuples without one: they are too far ahead (`runtime.ahead`).
+    """
 
     time: str
     late_before: int | None
+    limit: int | None = None
 
     def __call__(self, window: pa.RecordBatch, census: Census) -> pa.RecordBatch:
         times = micros_of(window.column(self.time))
+        latest = pc.max(times).as_py()
+        if self.limit is not None and latest is not None and latest > self.limit:
+            times = pc.if_else(pc.less_equal(times, self.limit), times, None)
+            latest = pc.max(times).as_py()
         census.rows += window.num_rows
         census.bad += times.null_count
-        census.see(pc.max(times).as_py())
+        census.see(latest)
         if self.late_before is None:
             return window.filter(times.is_valid()) if times.null_count else window
         on_time = pc.greater_equal(times, self.late_before)
@@ -281,7 +291,7 @@ class _Measures:
 
 @dataclass(frozen=True)
 class Splitter:
-    """Splits what its task reads; run by `mapInArrow`. `routing[g]` is the worker of group g."""
+    """Splits what its task reads; run by `map_in_arrow`. `routing[g]` is the worker of group g."""
 
     edge: int
     reader: Reader
@@ -292,6 +302,8 @@ class Splitter:
     window_bytes: int = WINDOW_BYTES
     columns: tuple[str, ...] | None = field(default=None)
     """what of a window travels on; everything if None"""
+    marked: bool = True
+    """whether it tells what it saw, to every worker; where nobody asks, its output is the same when it runs again"""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
@@ -317,7 +329,8 @@ class Splitter:
                 yield blocks
             seq += 1
         route.ended(census)
-        yield self._marks(part, census, measures)
+        if self.marked:
+            yield self._marks(part, census, measures)
         keep_what_is_loaded()
 
     def _split(

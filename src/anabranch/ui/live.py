@@ -12,7 +12,6 @@ from __future__ import annotations
 import threading
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -20,11 +19,11 @@ from rich.table import Table
 from rich.text import Text
 
 from anabranch.runtime.progress import EpochProgress, OperatorProgress
+from anabranch.text import UNKNOWN, amount, moment, size
 
 _BARS = " ▁▂▃▄▅▆▇█"
 _SHOWN_WORKERS = 32
 """Bars in one line; further workers are only counted."""
-_UNKNOWN = "-"
 
 
 @dataclass(frozen=True)
@@ -114,7 +113,7 @@ def plain_line(epoch: EpochProgress) -> str:
         f"seconds {epoch.seconds:.2f}",
         f"input/s {epoch.input_rate:.0f}",
         f"processed/s {epoch.processed_rate:.0f}",
-        f"backlog {_UNKNOWN if epoch.backlog is None else epoch.backlog}",
+        f"backlog {UNKNOWN if epoch.backlog is None else epoch.backlog}",
     ]
     if epoch.event_latency is not None:
         parts.append(f"latency {epoch.event_latency:.1f}")
@@ -135,8 +134,8 @@ def epoch_table(epoch: EpochProgress) -> Table:
         f"{epoch.seconds:.2f}",
         amount(epoch.input_rate),
         amount(epoch.processed_rate),
-        _UNKNOWN if epoch.backlog is None else amount(epoch.backlog),
-        _UNKNOWN if epoch.event_latency is None else f"{epoch.event_latency:.1f} s",
+        UNKNOWN if epoch.backlog is None else amount(epoch.backlog),
+        UNKNOWN if epoch.event_latency is None else f"{epoch.event_latency:.1f} s",
         size(epoch.state_bytes),
     )
     return table
@@ -155,7 +154,7 @@ def operator_table(epoch: EpochProgress) -> Table:
             _alarm(each.bad),
             moment(each.watermark),
             size(each.state_bytes),
-            f"{each.imbalance:.2f}" if each.workers else _UNKNOWN,
+            f"{each.imbalance:.2f}" if each.workers else UNKNOWN,
             _loads(epoch, each),
         )
     return table
@@ -168,7 +167,7 @@ def _alarm(rows: int) -> Text:
 def _loads(epoch: EpochProgress, operator: OperatorProgress) -> Text:
     loads = [load for _, load in sorted(epoch.loads(operator.name).items())]
     if not loads:
-        return Text(_UNKNOWN)
+        return Text(UNKNOWN)
     more = f" and {len(loads) - _SHOWN_WORKERS} more" if len(loads) > _SHOWN_WORKERS else ""
     return Text.assemble((bars(loads[:_SHOWN_WORKERS]), "cyan"), f"{more} at most {max(loads):.0%}")
 
@@ -177,29 +176,3 @@ def bars(loads: list[float]) -> str:
     """A bar per worker, from empty at 0 to full at 100 % or more."""
     top = len(_BARS) - 1
     return "".join(_BARS[min(top, max(0, round(load * top)))] for load in loads)
-
-
-def moment(micros: int | None) -> str:
-    """An event time for people; the plain number where no calendar has it."""
-    if micros is None:
-        return _UNKNOWN
-    try:
-        return f"{datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros):%Y-%m-%d %H:%M:%S}"
-    except OverflowError:
-        return f"{micros} us"
-
-
-def amount(number: float) -> str:
-    """A count or rate in three digits: 950, 12.3 k, 4.56 M."""
-    for unit, name in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
-        if number >= unit:
-            return f"{number / unit:.3g}{name}"
-    return f"{number:.0f}"
-
-
-def size(number: int) -> str:
-    """Bytes, in powers of 1024."""
-    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if number >= unit:
-            return f"{number / unit:.1f} {name}"
-    return f"{number} B"

@@ -12,8 +12,11 @@ from decimal import Decimal
 
 from anabranch.errors import InvalidWindowError
 
-Duration = str | timedelta | int
-"""What a user may write for a duration: ``"5 min"``, ``"1 h 30 min"``, a timedelta, or integer microseconds."""
+Duration = str | timedelta
+"""What a user may write for a duration: ``"5 min"``, ``"1 h 30 min"`` or a timedelta.
+
+A number is refused, but for 0: 60 could be seconds, milliseconds or microseconds.
+"""
 
 _UNITS = {
     **dict.fromkeys(("us", "µs", "micro", "micros", "microsecond", "microseconds"), 1),
@@ -25,15 +28,20 @@ _UNITS = {
     **dict.fromkeys(("w", "week", "weeks"), 604_800_000_000),
 }
 _PART = re.compile(r"([+-]?\d+(?:\.\d+)?)\s*([a-zµ]+)")
-_EXAMPLES = 'write for example "30 minutes", "1 h 30 min", "250 ms", a timedelta, or whole microseconds as an int'
+_EXAMPLES = 'write for example "30 minutes", "1 h 30 min", "250 ms", or a timedelta'
 
 
 def micros(duration: Duration, what: str = "duration") -> int:
     """The duration in microseconds; ``what`` names it in errors."""
-    if isinstance(duration, bool) or not isinstance(duration, (str, timedelta, int)):
+    if isinstance(duration, (int, float)) and not isinstance(duration, bool):
+        if duration == 0:  # of any unit
+            return 0
+        raise InvalidWindowError(
+            f"{what} {duration!r} has no unit: it could be seconds, milliseconds or microseconds",
+            hint=f'write "{duration} seconds" or "{duration} ms", or give a timedelta',
+        )
+    if not isinstance(duration, (str, timedelta)):
         raise InvalidWindowError(f"{what} {duration!r} is not a duration", hint=_EXAMPLES)
-    if isinstance(duration, int):
-        return duration
     if isinstance(duration, timedelta):
         return (duration.days * 86_400 + duration.seconds) * 1_000_000 + duration.microseconds
     return _parse(duration, what)

@@ -61,7 +61,7 @@ class Window:
             )
 
     @classmethod
-    def of_time(cls, size: Duration, slide: Duration | None = None, origin: Duration = 0) -> Window:
+    def of_time(cls, size: Duration, slide: Duration | None = None, origin: Duration = "0 s") -> Window:
         """A time window; without a slide it tumbles."""
         length = micros(size, "window size")
         step = length if slide is None else micros(slide, "window slide")

@@ -37,7 +37,7 @@ _TABLES = {
 
 @dataclass(frozen=True)
 class Expected:
-    """The right answers as Parquet files, one for each kind; the columns are those of the answers without Emit.
+    """The right answers as Parquet files, one for each kind; the columns are those of the answers.
 
     `balance` has a row for every acceptable answer: Balance with a ResultTime from Earliest to Latest. Each QID has one
     row that is no Alternative; ResultTime is the one that the validator of this mode gives.

@@ -8,7 +8,8 @@ wrong         a key that is expected, with answers of which none is right
 missing       a key that is expected, without an answer
 unexpected    a key with answers, of which none is expected
 duplicates    answers beyond the first of a key
-late, early   answers after the limit of their kind, or before their question; counted besides the above
+late, early   answers after the limit of their kind, or before their question; counted besides the above, and
+              only of a run in real time: in another, tuples are never due
 ============  ======================================================================================
 
 Big runs drive copies of one base trace, which differ in their numbers only. The reference is computed for the base, and
@@ -38,7 +39,9 @@ if TYPE_CHECKING:
 EXAMPLES = 5
 """How many answers are shown of each difference."""
 NEVER = 1e9
-"""The second in which an answer leaves that nobody has seen leave."""
+"""The second in which an answer leaves that was never seen to leave."""
+EMIT = "Emit"
+"""When an answer left, in seconds of the simulation: by the epoch that published it, no column of the answers."""
 COPIES_IN_DETAIL = 3
 """How many copies that differ are compared row by row."""
 
@@ -63,8 +66,9 @@ class KindReport:
     unexpected: int = 0
     wrong: int = 0
     duplicates: int = 0
-    late: int = 0
-    early: int = 0
+    late: int | None = None
+    early: int | None = None
+    """None, as `late` and `worst_response`: the run was not in real time"""
     worst_response: float | None = None
     """The longest time to an answer, in seconds."""
     copies_estimated: int = 0
@@ -74,7 +78,8 @@ class KindReport:
     @property
     def differences(self) -> int:
         """Never fewer than there are."""
-        return self.missing + self.unexpected + self.wrong + self.duplicates + self.late + self.early
+        of_time = (self.late or 0) + (self.early or 0)
+        return self.missing + self.unexpected + self.wrong + self.duplicates + of_time
 
 
 @dataclass(frozen=True)
@@ -86,8 +91,13 @@ class Report:
 
     @property
     def differences(self) -> int:
-        """0 if all answers are right and in time."""
+        """0 if all answers are right and, where that was measured (`timed`), in time."""
         return sum(kind.differences for kind in self.by_kind.values())
+
+    @property
+    def timed(self) -> bool:
+        """Whether response times were measured: the run was in real time."""
+        return any(kind.late is not None for kind in self.by_kind.values())
 
     def examples(self) -> list[str]:
         """Some of the differences, a line each."""
@@ -100,11 +110,13 @@ class Report:
     def as_json(self) -> dict[str, Any]:
         """The figures and examples as plain values."""
         kinds = {name: asdict(kind) | {"differences": kind.differences} for name, kind in self.by_kind.items()}
-        return {"mode": self.mode.value, "differences": self.differences, "by_kind": kinds}
+        return {"mode": self.mode.value, "differences": self.differences, "timed": self.timed, "by_kind": kinds}
 
     def table(self) -> Table:
         """The figures, a line for each kind of answer."""
-        verdict = "all answers are right" if not self.differences else f"{self.differences:,} differences"
+        right = "all answers are right and in time" if self.timed else "all answers are right"
+        verdict = right if not self.differences else f"{self.differences:,} differences"
+        verdict += "" if self.timed else "; response times were not measured"
         table = Table(title=f"Linear Road, {self.mode.value}: {verdict}", title_justify="left")
         columns = [field.name for field in fields(KindReport) if field.name not in ("examples", "copies_estimated")]
         table.add_column("answers")
@@ -131,7 +143,7 @@ def validate(
     """Compare a run's output folder with the reference.
 
     `published`: for epochs of a run in real time, the second of the simulation at which their answers could be seen.
-    Then response times are counted until that, and for no other epochs; else until Emit.
+    Response times are counted until that, and for no other epochs; without it there are none.
 
     With `copies`, the first three arguments are those of the base trace. `expected` are its right answers, if they have
     been computed before.
@@ -190,8 +202,9 @@ class _Comparison:
         self._connection = connection
         self._kind = kind
         self._copies = copies
-        self._columns = answer_schema(kind).names
-        self._asked = [column for column in self._columns if column != "Emit"]
+        self._timed = bool(published)
+        self._asked = answer_schema(kind).names
+        self._columns = [*self._asked, EMIT] if self._timed else self._asked
         self._values = [column for column in self._asked if column not in KEYS[kind]]
         self._numbers = range(copies.count if copies else 1)
         self._view_given(Path(output) / kind, published)
@@ -216,8 +229,8 @@ class _Comparison:
             equal=compared.equal + wanted.answers * equal_copies,
             missing=compared.missing + wanted.answers * len(estimated),
             unexpected=compared.unexpected + stray + sum(sums.get(n, _Sum()).answers for n in estimated),
-            late=sum(each.late for each in sums.values()),
-            early=sum(each.early for each in sums.values()),
+            late=sum(each.late for each in sums.values()) if self._timed else None,
+            early=sum(each.early for each in sums.values()) if self._timed else None,
             worst_response=max((e.worst_response for e in sums.values() if e.worst_response is not None), default=None),
             copies_estimated=len(estimated),
         )
@@ -231,18 +244,17 @@ class _Comparison:
             read = ", hive_partitioning = false, filename = true"
             source = f"read_parquet([{', '.join(map(quoted, files))}]{read})"
         else:
-            source = (
-                f"(SELECT {', '.join(f'NULL AS {column}' for column in self._columns)}, '' AS filename WHERE false)"
-            )
+            source = f"(SELECT {', '.join(f'NULL AS {column}' for column in self._asked)}, '' AS filename WHERE false)"
         left = {str(path): _moment(path, published) for path in files} if published is not None else {}
         self._connection.execute("CREATE OR REPLACE TABLE left_at (filename VARCHAR, Moment DOUBLE)")
         if left:
             self._connection.executemany("INSERT INTO left_at VALUES (?, ?)", list(left.items()))
-        emit = "Emit::DOUBLE" if published is None else "coalesce(Moment, Time)"
         number = _NUMBER.get(self._kind, "QID")
         copy = f"coalesce({number}::BIGINT // {self._offset(number)}, -1)" if self._copies else "0"
         base = ", ".join(
-            f"{emit} AS Emit" if column == "Emit" else f"{column}::BIGINT - Copy * {self._offset(column)} AS {column}"
+            "coalesce(Moment, Time) AS Emit"
+            if column == EMIT
+            else f"{column}::BIGINT - Copy * {self._offset(column)} AS {column}"
             for column in self._columns
         )
         self._connection.execute(f"""
@@ -251,10 +263,9 @@ class _Comparison:
         """)
 
     def _sums(self) -> dict[int, _Sum]:
+        times = f"count(*) FILTER (WHERE {self._late}), count(*) FILTER (WHERE Emit < Time), max(Emit - Time)"
         rows = self._rows(f"""
-            SELECT Copy, count(*), {self._checksum}, count(*) FILTER (WHERE {self._late}),
-                   count(*) FILTER (WHERE Emit < Time), max(Emit - Time)
-            FROM given GROUP BY Copy
+            SELECT Copy, count(*), {self._checksum} {f", {times}" if self._timed else ""} FROM given GROUP BY Copy
         """)
         return {copy: _Sum(*figures) for copy, *figures in rows}
 
@@ -283,7 +294,7 @@ class _Comparison:
         given = ", ".join(f"g.{column}" for column in self._columns)
         judged = f"given AS g JOIN judged AS j ON g.Copy = j.Copy AND {_equal(keys, 'g', 'j')}"
         right = " || ', ' || ".join(f"'{column} ' || e.{column}" for column in self._values)
-        absent = ", ".join("NULL" if column == "Emit" else f"e.{column}" for column in self._columns)
+        absent = ", ".join("NULL" if column == EMIT else f"e.{column}" for column in self._columns)
         return {
             "missing": f"""
                 SELECT c.Copy, {absent}, 'the run has no such answer'
@@ -368,7 +379,7 @@ def _listed(numbers: Sequence[int]) -> str:
 def _moment(path: Path, published: Mapping[int, float]) -> float | None:
     """When the answers of a file left. None before real time began: they count as answered at once.
 
-    Later, an epoch of which nobody knows when it left counts as one that never did.
+    A later epoch whose moment is not known counts as one that never left.
     """
     epoch = _epoch_of(path)
     return published.get(epoch, None if epoch < min(published, default=epoch + 1) else NEVER)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from anabranch.demo.page import png
 from anabranch.linearroad.demo.told import Accident
 from anabranch.linearroad.schema import SEGMENTS
-from anabranch.ui.live import amount
+from anabranch.text import amount
 
 
 @dataclass(frozen=True)

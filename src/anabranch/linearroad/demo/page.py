@@ -30,7 +30,7 @@ from anabranch.linearroad.demo.shades import (
 from anabranch.linearroad.demo.tables import DIFFERENCES, HEADINGS, KINDS, WAYS, count, figures, large
 from anabranch.linearroad.demo.view import ARROWS, clock
 from anabranch.linearroad.schema import DIRECTIONS, LIMITS
-from anabranch.ui.live import amount
+from anabranch.text import amount
 
 FILE = "linear-road.html"
 BALANCES = 6

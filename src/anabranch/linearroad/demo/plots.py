@@ -25,7 +25,7 @@ from anabranch.linearroad.demo.shades import (
 from anabranch.linearroad.demo.tables import KINDS, WAYS
 from anabranch.linearroad.demo.told import Accident
 from anabranch.linearroad.schema import DIRECTIONS, LIMITS, SEGMENTS
-from anabranch.ui.live import amount
+from anabranch.text import amount
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -30,7 +30,7 @@ from anabranch.linearroad.demo.shades import LOW_SPEED, TOP_SPEED, speed_bytes, 
 from anabranch.linearroad.demo.tables import count, large
 from anabranch.linearroad.demo.told import Floats, Told
 from anabranch.linearroad.schema import DIRECTIONS, SEGMENTS
-from anabranch.ui.live import amount
+from anabranch.text import amount
 
 ARROWS = ("→", "←")
 """Of the directions: east, where segments grow, and west."""

@@ -22,9 +22,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from anabranch.compiled import kernel
 from anabranch.linearroad.schema import DIRECTIONS, EXIT_LANE, FEET_PER_SEGMENT, REPORT_EVERY, SEGMENTS, Kind
 
 Ints = NDArray[np.int64]
@@ -164,7 +164,7 @@ def empty_world(expressways: int, most: int, seed: int) -> World:
     return world
 
 
-@njit(cache=True)
+@kernel()
 def below(random: NDArray[np.uint64], n: int) -> int:
     """A random number 0 .. n-1, n < 2**32: the next of SplitMix64, scaled."""
     random[0] += np.uint64(0x9E3779B97F4A7C15)
@@ -175,7 +175,7 @@ def below(random: NDArray[np.uint64], n: int) -> int:
     return np.int64(((z >> np.uint64(32)) * np.uint64(n)) >> np.uint64(32))  # type: ignore[return-value]
 
 
-@njit(cache=True)
+@kernel()
 def simulate(begin: int, end: int, rules: Rules, world: World, out: Tuples) -> int:
     """Let the seconds begin .. end-1 pass, and say how many tuples are in `out`: ordered by time, reports first."""
     row = 0
@@ -193,7 +193,7 @@ def simulate(begin: int, end: int, rules: Rules, world: World, out: Tuples) -> i
     return row
 
 
-@njit(cache=True)
+@kernel()
 def _time_passes(t: int, x: int, world: World) -> None:
     """Clear the accident of expressway x, or give it up, when its time has come."""
     accident = world.accidents[x]
@@ -205,7 +205,7 @@ def _time_passes(t: int, x: int, world: World) -> None:
     accident[NEXT] = max(accident[BEGAN] + pause, t + 2 * REPORT_EVERY)
 
 
-@njit(cache=True)
+@kernel()
 def _drive_cohort(t: int, x: int, rules: Rules, world: World, out: Tuples, row: int) -> int:
     """Move the cars of the cohort whose second it is, and let each report; those that leave make room."""
     cohort = t % REPORT_EVERY
@@ -234,7 +234,7 @@ def _drive_cohort(t: int, x: int, rules: Rules, world: World, out: Tuples, row: 
     return row
 
 
-@njit(cache=True)
+@kernel()
 def _drive(t: int, car: tuple[int, int, int], begins: bool, rules: Rules, world: World) -> bool:
     """Move a car by 30 s; whether it reached its destination. With `begins` it stops where it arrives, if it may."""
     x, accident = car[0], world.accidents[car[0]]
@@ -261,7 +261,7 @@ def _drive(t: int, car: tuple[int, int, int], begins: bool, rules: Rules, world:
     return leaves
 
 
-@njit(cache=True)
+@kernel()
 def _speed(car: tuple[int, int, int], rules: Rules, world: World) -> int:
     """As fast as the driver likes, the crowd here and in the next segment allows, and the engine gives."""
     x, way = car[0], world.way[car]
@@ -276,7 +276,7 @@ def _speed(car: tuple[int, int, int], rules: Rules, world: World) -> int:
     return min(speed, world.speed[car] + SPEED_UP, TOP_SPEED)  # type: ignore[no-any-return]
 
 
-@njit(cache=True)
+@kernel()
 def _lane(lane: int, random: NDArray[np.uint64]) -> int:
     if lane == ENTRY_LANE:
         return FIRST_LANE + below(random, TRAVEL_LANES)
@@ -286,7 +286,7 @@ def _lane(lane: int, random: NDArray[np.uint64]) -> int:
     return min(max(other, FIRST_LANE), FIRST_LANE + TRAVEL_LANES - 1)
 
 
-@njit(cache=True)
+@kernel()
 def _crash(t: int, car: tuple[int, int, int], lane: int, place: int, world: World) -> None:
     """The car stands, as the first or the second of an accident."""
     world.stands[car] = True
@@ -299,7 +299,7 @@ def _crash(t: int, car: tuple[int, int, int], lane: int, place: int, world: Worl
         accident[NEXT] = t + CLEARED_AFTER + below(world.random, CLEARING)
 
 
-@njit(cache=True)
+@kernel()
 def _move(old: tuple[int, int, int], new: tuple[int, int, int], world: World) -> None:
     """Close the gap of one that left; the order stays."""
     world.vid[new], world.way[new], world.lane[new] = world.vid[old], world.way[old], world.lane[old]
@@ -308,7 +308,7 @@ def _move(old: tuple[int, int, int], new: tuple[int, int, int], world: World) ->
     world.stands[new] = world.stands[old]
 
 
-@njit(cache=True)
+@kernel()
 def _leave(t: int, car: tuple[int, int, int], world: World) -> None:
     """Remember the car for later, in the place of another when all places are taken."""
     world.crowd[car[0], world.way[car], world.progress[car] // FEET_PER_SEGMENT] -= 1
@@ -320,7 +320,7 @@ def _leave(t: int, car: tuple[int, int, int], world: World) -> None:
     world.gone_vid[place], world.gone_at[place] = world.vid[car], t
 
 
-@njit(cache=True)
+@kernel()
 def _fill_cohort(t: int, x: int, room: int, rules: Rules, world: World, out: Tuples, row: int) -> int:
     """Let as many cars enter as the wanted rate leaves room for; each reports at once."""
     cohort = t % REPORT_EVERY
@@ -333,7 +333,7 @@ def _fill_cohort(t: int, x: int, room: int, rules: Rules, world: World, out: Tup
     return row
 
 
-@njit(cache=True)
+@kernel()
 def _enter(t: int, car: tuple[int, int, int], rules: Rules, world: World) -> None:
     """A car on the ramp at the beginning of a segment, with a destination somewhere in a later one."""
     x, random = car[0], world.random
@@ -350,7 +350,7 @@ def _enter(t: int, car: tuple[int, int, int], rules: Rules, world: World) -> Non
     world.crowd[x, way, segment] += 1
 
 
-@njit(cache=True)
+@kernel()
 def _who(t: int, world: World) -> int:
     """A car that left long enough ago, or a new one."""
     gone = world.counters[GONE]
@@ -365,7 +365,7 @@ def _who(t: int, world: World) -> int:
     return world.counters[CARS] - 1  # type: ignore[no-any-return]
 
 
-@njit(cache=True)
+@kernel()
 def _report(t: int, car: tuple[int, int, int], world: World, out: Tuples, row: int) -> None:
     way, progress = world.way[car], world.progress[car]
     position = progress if way == 0 else ROAD_FEET - 1 - progress
@@ -376,7 +376,7 @@ def _report(t: int, car: tuple[int, int, int], world: World, out: Tuples, row: i
     out.weekday[row], out.minute[row], out.day[row] = NONE, NONE, NONE
 
 
-@njit(cache=True)
+@kernel()
 def _ask(report: int, row: int, world: World, out: Tuples) -> None:
     """A query beside the report, which has the columns of the report too."""
     random = world.random

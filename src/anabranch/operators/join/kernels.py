@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from anabranch.compiled import kernel
 from anabranch.operators.join.layout import (
     BITS,
     BLOCKS,
@@ -36,7 +36,7 @@ _ONE = np.uint64(1)
 # --- insert and expire ----------------------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def free_all(blocks: Records, pool: Ints, begin: int) -> None:
     """Put new blocks, from `begin` on, on the free list."""
     for block in range(len(blocks), begin, -1):
@@ -45,7 +45,7 @@ def free_all(blocks: Records, pool: Ints, begin: int) -> None:
         pool[SPARE] += 1
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _append(minis: Ints, mini: Any, at: int, blocks: Records, pool: Ints, size: int, t: int) -> Any:
     """Room for one more entry of that time, at the new end of a list."""
     newest = minis[mini, at + NEWEST]
@@ -71,13 +71,13 @@ def _append(minis: Ints, mini: Any, at: int, blocks: Records, pool: Ints, size: 
     return entry
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _chain(entries: Records, entry: int, heads: Links, slot: int) -> None:
     entries[entry].link = heads[slot]
     heads[slot] = entry + 1
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def insert(
     port: int, hashes: Hashes, times: Ints, keyed: NDArray[np.bool_], first: int,
     directory: Links, minis: Ints, entries: Records, blocks: Records, pool: Ints, heads: Links, slots: int, size: int,
@@ -95,7 +95,7 @@ def insert(
             _chain(entries, entry, heads, slot_of(mini, hashes[i], slots))
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _release(minis: Ints, mini: int, at: int, blocks: Records, pool: Ints) -> None:
     """The oldest block of a list becomes free."""
     block = minis[mini, at + OLDEST]
@@ -112,7 +112,7 @@ def _release(minis: Ints, mini: int, at: int, blocks: Records, pool: Ints) -> No
     pool[SPARE] += 1
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def size_of(minis: Ints, mini: Any) -> Any:
     """Blocks of a mini-partition."""
     size = 0
@@ -121,7 +121,7 @@ def size_of(minis: Ints, mini: Any) -> Any:
     return size
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def expire(port: int, before: int, minis: Ints, blocks: Records, pool: Ints) -> int:
     """Free the old blocks whose latest time is earlier; how many."""
     at = PORT + PER_PORT * port
@@ -134,7 +134,7 @@ def expire(port: int, before: int, minis: Ints, blocks: Records, pool: Ints) -> 
     return expired
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def relink(port: int, minis: Ints, entries: Records, blocks: Records, heads: Links, slots: int, size: int) -> None:
     """Build all chains of a stream; `heads` is zeros."""
     at = PORT + PER_PORT * port
@@ -146,7 +146,7 @@ def relink(port: int, minis: Ints, entries: Records, blocks: Records, heads: Lin
             block = np.int64(blocks[block - 1].newer)
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def pack(
     port: int, minis: Ints, entries: Records, blocks: Records, size: int, new_entries: Records, new_blocks: Records
 ) -> None:
@@ -171,7 +171,7 @@ def pack(
 # --- split and merge ------------------------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def too_large(minis: Ints, theta: int) -> int:
     """A mini-partition to split, or -1."""
     for mini in range(len(minis)):
@@ -183,7 +183,7 @@ def too_large(minis: Ints, theta: int) -> int:
     return -1
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def too_small(minis: Ints, directory: Links, theta: int) -> tuple[int, int]:
     """A mini-partition to merge and its buddy, or -1."""
     for mini in range(len(minis)):
@@ -195,13 +195,13 @@ def too_small(minis: Ints, directory: Links, theta: int) -> tuple[int, int]:
     return -1, -1
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def most_entries(port: int, minis: Ints) -> int:
     """Of a stream, in one mini-partition."""
     return int(minis[:, PORT + PER_PORT * port + ENTRIES].max())
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def redistribute(
     port: int, source: int, buddy: int, zero: int, one: int, bit: int,
     minis: Ints, entries: Records, blocks: Records, pool: Ints, heads: Links, slots: int, size: int,
@@ -235,7 +235,7 @@ def redistribute(
         _chain(entries, entry, heads, slot_of(mini, moving[take].hash, slots))
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def bits_of(port: int, mini: int, minis: Ints, entries: Records, blocks: Records, size: int) -> Any:
     """(Bits that some hash has, bits that some hash has not)."""
     ones = zeros = np.uint64(0)

@@ -16,8 +16,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from anabranch.compiled import kernel
 
 Ints = NDArray[np.int64]
 Hashes = NDArray[np.uint64]
@@ -40,7 +41,7 @@ _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def mixed(hashes: Ints) -> Hashes:
     """The finaliser of splitmix64."""
     out = np.empty(len(hashes), np.uint64)
@@ -52,7 +53,7 @@ def mixed(hashes: Ints) -> Hashes:
     return out
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def slot_of(mini: Any, hash_: Any, slots: int) -> Any:
     """Where in `heads` the chain of a hash begins."""
     return mini * slots + np.int64((hash_ >> _HALF) & np.uint64(slots - 1))

@@ -101,6 +101,11 @@ class JoinOperator(Operator):
         if self._clock[0] % LOOK_EVERY == 0 and any(map(Rows.stuck, self._rows, ends)):
             self._begin_anew(ends)
 
+    def on_set_back(self, t: int, starts: int) -> None:
+        """Rows that had expired are gone; those that come from now on are joined again."""
+        if self._clock[0]:
+            self._clock[1] = min(int(self._clock[1]), t)
+
     def horizon(self, watermark: int) -> int:
         """Rows before this time are not needed to rebuild the state.
 

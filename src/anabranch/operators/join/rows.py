@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
 from numpy.typing import NDArray
 
+from anabranch.compiled import kernel
 from anabranch.operators.join.buffers import Buffer
 from anabranch.operators.join.vectors import Fixed, Ints, vector
 from anabranch.operators.state import State
@@ -128,7 +128,7 @@ def _is_micros(kind: pa.DataType) -> bool:
     return bool(pa.types.is_int64(kind) or (pa.types.is_timestamp(kind) and kind.unit == "us"))
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _first_not_before(times: Ints, begin: int, end: int, t: int) -> int:
     """The first row that is not earlier than t."""
     while begin < end and times[begin] < t:
@@ -136,7 +136,7 @@ def _first_not_before(times: Ints, begin: int, end: int, t: int) -> int:
     return begin
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _settle(times: Ints, flags: NDArray[np.uint8], begin: int, end: int, before: int) -> Ints:
     """The rows earlier than that which matched nothing; each is told once."""
     count = 0

@@ -20,9 +20,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from anabranch.compiled import kernel
 from anabranch.operators.join.layout import NEWEST, PER_PORT, PORT, Hashes, Ints, Links, Records, slot_of
 
 AHEAD = 32
@@ -33,7 +33,7 @@ STEPS = 6
 _LARGEST = np.iinfo(np.int64).max
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _newest(
     nested: bool, mini: Any, hash_: Any, port: int, minis: Ints, blocks: Records, heads: Links, slots: int, size: int
 ) -> Any:
@@ -44,7 +44,7 @@ def _newest(
     return (block - 1) * size + blocks[block - 1].count if block else 0
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _older(nested: bool, entry: int, entries: Records, blocks: Records, size: int) -> Any:
     """The entry that comes next. In a list, all blocks but the newest are full."""
     if not nested:
@@ -54,7 +54,7 @@ def _older(nested: bool, entry: int, entries: Records, blocks: Records, size: in
     return np.int64(blocks[(entry - 1) // size].older) * size
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def probe_two(
     port: int, hashes: Hashes, times: Ints, keyed: NDArray[np.bool_], within: Ints, watermark: int,
     directory: Links, entries: Records, heads: Links, slots: int,
@@ -102,7 +102,7 @@ def probe_two(
     return made, looked
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _start_walks(
     hashes: Hashes, directory: Links, entries: Records, heads: Links, slots: int, starts: Ints
 ) -> None:  # fmt: skip
@@ -119,7 +119,7 @@ def _start_walks(
                 at[i] = entries[at[i] - 1].link
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def scan_two(
     port: int, begin: int, end: int, hashes: Hashes, times: Ints, keyed: NDArray[np.bool_], within: Ints,
     watermark: int, directory: Links, minis: Ints, entries: Records, blocks: Records, size: int,
@@ -166,7 +166,7 @@ def scan_two(
     return made, looked
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def probe(
     port: int, hashes: Hashes, times: Ints, keyed: NDArray[np.bool_], within: Ints, watermark: int, nested: bool,
     directory: Links, minis: Ints, entries: tuple[Records, ...], blocks: tuple[Records, ...],

@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from anabranch.errors import InvalidArgumentError
+from anabranch.windows import describe
 
 PRESERVED = {"inner": (), "left": (0,), "right": (1,), "full": (0, 1)}
 """The streams whose rows leave without a partner where there is none."""
@@ -66,7 +67,7 @@ class JoinSettings:
         if self.probe not in PROBES or self.theta < 1 or self.block < 1 or min(self.within) < 0:
             raise InvalidArgumentError(
                 f"a join cannot run with probe={self.probe!r}, theta={self.theta}, block={self.block} and windows of "
-                f"{self.within} microseconds",
+                f"{', '.join(map(describe, self.within))}",
                 hint=f"probe is one of {', '.join(PROBES)}; theta and block are 1 or more; windows are not negative",
             )
 

@@ -23,10 +23,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
 from numpy.typing import NDArray
 
+from anabranch.compiled import kernel
 from anabranch.errors import ColumnTypeError
+from anabranch.io.arrow import cast
 from anabranch.operators.join.buffers import Buffer
 from anabranch.operators.state import Array, State
 
@@ -57,10 +58,7 @@ def plain(array: pa.Array, kind: pa.DataType) -> pa.Array:
         return plain(array.storage, kind)
     if pa.types.is_run_end_encoded(array.type):
         return plain(pa.compute.run_end_decode(array), kind)
-    if pa.types.is_timestamp(array.type) and pa.types.is_timestamp(kind) and array.type.unit == "ns":
-        # Rounded down, as times are everywhere: a cast would refuse what is finer, or round towards 1970.
-        array = pa.compute.floor_temporal(array, unit="microsecond")
-    return array.cast(kind)
+    return cast(array, kind)
 
 
 def vector(state: State, name: str, kind: pa.DataType) -> Vector:
@@ -317,7 +315,7 @@ def _as(array: pa.Array, kind: pa.DataType) -> pa.Array:
     return array.cast(kind)
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def new_offsets(offsets: Ints, places: Ints) -> Ints:
     """The offsets of the gathered rows."""
     out = np.empty(len(places) + 1, np.int64)
@@ -327,7 +325,7 @@ def new_offsets(offsets: Ints, places: Ints) -> Ints:
     return out
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def copy_bytes(offsets: Ints, data: Bytes, places: Ints, out_offsets: Ints, out: Bytes) -> None:
     """The bytes of the gathered rows."""
     for i in range(len(places)):
@@ -336,7 +334,7 @@ def copy_bytes(offsets: Ints, data: Bytes, places: Ints, out_offsets: Ints, out:
             out[to + j] = data[begin + j]
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def element_places(offsets: Ints, places: Ints, count: int) -> Ints:
     """Where the elements of the gathered lists are."""
     out = np.empty(count, np.int64)

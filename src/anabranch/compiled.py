@@ -1,0 +1,62 @@
+"""Kernels: numba functions that are compiled once per machine.
+
+numba keeps the compiled code beside the source, or else in the user's cache folder, or where `NUMBA_CACHE_DIR` says.
+Where none of these can be written (a package that another user installed, a worker without a home folder) it refuses to
+define the function at all, and `import anabranch` would fail. There the code is kept in a folder of this user's own
+below the temporary one; and if even that is not safe, it is compiled anew in every process.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numba
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def kernel(*, nogil: bool = False) -> Callable[[F], F]:
+    """Compile a function by numba, at its first call on this machine. The types of its arguments are found then."""
+
+    def compiled(function: F) -> F:
+        try:
+            return _compiled(function, cache=True, nogil=nogil)
+        except RuntimeError:  # "no locator available": no folder that can be written
+            folder = own_folder()
+        if folder is None:
+            return _compiled(function, nogil=nogil)
+        settings: Any = numba.config
+        before, settings.CACHE_DIR = settings.CACHE_DIR, str(folder)
+        try:
+            return _compiled(function, cache=True, nogil=nogil)
+        finally:
+            settings.CACHE_DIR = before
+
+    return compiled
+
+
+def _compiled(function: F, **options: bool) -> F:
+    njit: Any = numba.njit
+    made: F = njit(**options)(function)
+    return made
+
+
+def own_folder() -> Path | None:
+    """A folder below the temporary one that only this user can write; None where somebody else has it.
+
+    What is in it is loaded as code, so it must not be anybody else's.
+    """
+    folder = Path(tempfile.gettempdir(), f"anabranch-kernels-{os.getuid() if hasattr(os, 'getuid') else 'user'}")
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = os.lstat(folder)
+    except OSError:
+        return None
+    if not stat.S_ISDIR(found.st_mode) or (hasattr(os, "getuid") and found.st_uid != os.getuid()):
+        return None
+    return folder if not found.st_mode & 0o077 else None

@@ -1,0 +1,118 @@
+"""How far ahead a row may be: one row from the year 2200 must not close every window.
+
+A watermark follows the latest time of a row. So a single row with a wrong clock would complete all open windows early,
+and make every later row late. Rows beyond a *limit* are kept apart instead (`side/`), and do not move the watermark:
+
+    limit = the later of the driver's clock and the latest row so far, plus `max_ahead`
+
+The clock is read once per epoch, and the limit is in the ledger: an epoch that runs again has the same one.
+
+**Data with a clock of its own.** Times may be simulated, and all lie in the future. With `max_ahead="auto"` that is
+found out in the first epoch of a source that brings rows: if most of them are beyond the limit, it has a clock of its
+own, and no limit from then on. That depends on the limit and the rows alone, so a replay finds the same.
+
+**An int of seconds** ends in 2038. Rows whose windows would end after that are beyond the limit, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from anabranch.errors import InvalidArgumentError
+from anabranch.network.columns import LAST_SECOND, MICROS, TimeKind
+from anabranch.network.nodes import JoinNode, WindowNode
+from anabranch.runtime.plan import Network
+from anabranch.windows import Duration, describe, micros
+
+AUTO = "auto"
+USUAL = 86_400 * MICROS
+"""A day: a timestamp without a time zone may be up to 14 hours ahead of UTC."""
+FEWEST = 10
+"""Rows that tell whether a source has a clock of its own: one or two could all be wrong."""
+
+
+@dataclass(frozen=True)
+class MaxAhead:
+    """The bound: microseconds; `asked`: given by the user, so it holds whatever clock the data has."""
+
+    micros: int
+    asked: bool
+
+    @classmethod
+    def of(cls, value: Duration | None) -> MaxAhead | None:
+        """From what a user may write; None: no bound."""
+        if value is None:
+            return None
+        if value == AUTO:
+            return cls(USUAL, asked=False)
+        bound = micros(value, "max_ahead")
+        if bound < 0:
+            raise InvalidArgumentError(
+                f"max_ahead of {describe(bound)}: rows of this moment would be refused", hint="give zero or more"
+            )
+        return cls(bound, asked=True)
+
+    def describe(self) -> str:
+        """For explain()."""
+        unless = "" if self.asked else ", unless the data has a clock of its own"
+        return f"at most {describe(self.micros)} ahead of the clock{unless}"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """For each source the latest time that a row may have in one epoch; None: any. The ledger keeps them."""
+
+    latest: tuple[int | None, ...]
+    auto: bool = False
+    """whether they are off for a source that has a clock of its own"""
+
+    @classmethod
+    def decided(
+        cls, bound: MaxAhead | None, now: int, latest: Sequence[int | None], own_clock: Collection[int]
+    ) -> Limits:
+        """Of the next epoch. `latest`: of the rows so far; `own_clock`: sources that have a clock of their own."""
+        if bound is None:
+            return cls((None,) * len(latest))
+        found = [
+            max(now, now if reached is None else reached) + bound.micros if bound.asked or i not in own_clock else None
+            for i, reached in enumerate(latest)
+        ]
+        return cls(tuple(found), auto=not bound.asked)
+
+    @classmethod
+    def from_json(cls, known: Mapping[str, Any] | None, sources: int) -> Limits:
+        """As a plan has them; that of an earlier release has none."""
+        return cls((None,) * sources) if known is None else cls(tuple(known["latest"]), known["auto"])
+
+    def as_json(self) -> dict[str, Any]:
+        return {"latest": list(self.latest), "auto": self.auto}
+
+    def without(self, sources: Collection[int]) -> Limits:
+        """Without those of these sources."""
+        return replace(self, latest=tuple(None if i in sources else t for i, t in enumerate(self.latest)))
+
+    def over(self, network: Network) -> list[int | None]:
+        """With what the type of time can hold."""
+        fits = [
+            LAST_SECOND * MICROS - _reach(network) if s.time.kind is TimeKind.SECONDS else None for s in network.sources
+        ]
+        both = zip(self.latest, fits, strict=True)
+        return [min((t for t in each if t is not None), default=None) for each in both]
+
+
+def shows_own_clock(rows: int, ahead: int) -> bool:
+    """Whether the first rows of a source show that its times are not by this clock."""
+    return rows >= FEWEST and 2 * ahead > rows
+
+
+def _reach(network: Network) -> int:
+    """How long after a row a window may end that holds it, or a result made of it."""
+    longest = 0
+    for step in network.steps:
+        if isinstance(step.node, WindowNode) and not step.node.query.counts_rows:
+            longest += max(window.size for window in step.node.query.panes.windows)
+        elif isinstance(step.node, JoinNode):
+            longest += max(step.node.join.within)
+    return longest

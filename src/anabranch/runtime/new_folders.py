@@ -1,0 +1,42 @@
+"""A start that fails leaves no folders behind."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from pyarrow import fs
+
+from anabranch.runtime.files import Folder
+
+
+def local_path(folder: Folder) -> Path | None:
+    """The path of a folder on a local disk; None for others."""
+    return Path(folder.path) if isinstance(folder.filesystem, fs.LocalFileSystem) else None
+
+
+class NewFolders:
+    """Remembers which folders were not there, so that they can be taken away again.
+
+    Of `own` folders with all that is in them; of `shared` ones only if they are empty: others may write there.
+    """
+
+    def __init__(self, own: Iterable[Path], shared: Iterable[Path]) -> None:
+        self._own = [path for path in own if not path.exists()]
+        new = {above for path in (*self._own, *shared) for above in (path, *path.parents) if not above.exists()}
+        self._deepest_first = sorted(new, key=lambda path: len(path.parts), reverse=True)
+
+    @contextlib.contextmanager
+    def gone_if_it_fails(self) -> Iterator[None]:
+        """What is done inside makes the folders; if it fails, they are gone again."""
+        try:
+            yield
+        except BaseException:
+            for path in self._own:
+                shutil.rmtree(path, ignore_errors=True)
+            for path in self._deepest_first:
+                with contextlib.suppress(OSError):
+                    path.rmdir()
+            raise

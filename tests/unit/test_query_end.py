@@ -1,0 +1,194 @@
+"""The end of a query is told by the query itself, once, whoever asks; Spark's handle is played by a double."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from anabranch.errors import StateError
+from anabranch.runtime.arrivals import Arrivals
+from anabranch.runtime.exporters import Prometheus, Watched
+from anabranch.runtime.own_folder import OwnFolder
+from anabranch.runtime.progress import EpochProgress
+from anabranch.runtime.query import EpochQuery
+from anabranch.runtime.settings import QoS, Settings
+
+QUIET = {"message": "Waiting for data to arrive", "isDataAvailable": False, "isTriggerActive": False}
+
+
+class SparkQuery:
+    """Ends when told to, with an error or without."""
+
+    runId = "run"
+
+    def __init__(self) -> None:
+        self.end = threading.Event()
+        self.failed: Exception | None = None
+        self.lastProgress = None
+        self.status: dict[str, Any] = QUIET
+
+    def awaitTermination(self, timeout: float | None = None) -> bool:
+        ended = self.end.wait(timeout)
+        if ended and self.failed is not None:
+            raise self.failed
+        return ended
+
+    def exception(self) -> Exception | None:
+        return self.failed
+
+    @property
+    def isActive(self) -> bool:
+        return not self.end.is_set()
+
+    def stop(self) -> None:
+        self.end.set()
+
+    def fail(self, error: Exception) -> None:
+        self.failed = error
+        self.end.set()
+
+
+class Runner:
+    """As much of an EpochRunner as a handle needs."""
+
+    def __init__(self) -> None:
+        self.context = SimpleNamespace(checkpoint=SimpleNamespace(query="q", folder="ckpt", spark="ckpt/spark"))
+        self.settings = Settings(QoS(), None, 2, 10, None, OwnFolder(None))
+        self.standing = SimpleNamespace(last=None)
+        self.arrivals = Arrivals(None)
+        self.history: list[EpochProgress] = []
+        self.fails: Exception | None = None
+        self.closed: list[bool] = []
+
+    def close(self, *, finished: bool) -> None:
+        self.closed.append(finished)
+
+    def run(self, batch: Any, epoch: int) -> EpochProgress:
+        if self.fails is not None:
+            raise self.fails
+        self.history.append(EpochProgress("q", "r", epoch, 0.0, 0.5, rows=10))
+        return self.history[-1]
+
+
+class Heard:
+    """A listener that remembers."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.ended = threading.Event()
+
+    def attach(self, query: Watched) -> None:
+        self.calls.append(("attach", query.name))
+
+    def on_started(self, query: str, run: str) -> None:
+        self.calls.append(("started", query, run))
+
+    def on_progress(self, progress: EpochProgress) -> None:
+        self.calls.append(("progress", progress.epoch, progress.name))
+
+    def on_terminated(self, query: str, error: str | None) -> None:
+        self.calls.append(("terminated", query, error))
+        self.ended.set()
+
+
+def started(*listeners: Any) -> tuple[EpochQuery, SparkQuery, Runner]:
+    runner, spark = Runner(), SparkQuery()
+    query = EpochQuery(runner, "busy", listeners)  # type: ignore[arg-type]
+    query._started(spark)  # type: ignore[arg-type]
+    return query, spark, runner
+
+
+def test_a_failed_epoch_is_told_without_anybody_asking() -> None:
+    heard = Heard()
+    with Prometheus() as metrics:
+        query, spark, runner = started(heard, metrics)
+        query._epoch(None, 0)  # type: ignore[arg-type]
+        runner.fails = StateError("the disk is full", hint="make room")
+        with pytest.raises(StateError):
+            query._epoch(None, 1)  # type: ignore[arg-type]
+        spark.fail(StreamingQueryException("a page of Java"))
+        assert heard.ended.wait(10)
+        assert heard.calls == [
+            ("attach", "busy"),
+            ("started", "q", "run"),
+            ("progress", 0, "busy"),
+            ("terminated", "q", "the disk is full (make room)"),
+        ]
+        with pytest.raises(StateError):
+            query.awaitTermination()  # the listeners heard of it before: this one waits for them
+        assert 'anabranch_query_running{query="q",query_name="busy"} 0' in metrics.text()
+        assert 'anabranch_query_failures_total{query="q",query_name="busy"} 1' in metrics.text()
+        status, body = metrics.health()
+        assert status == 503 and '"state": "failed"' in body and "the disk is full" in body
+    assert query.health.state == "failed"
+    assert repr(query) == (
+        "<EpochQuery 'busy' q: failed, epoch 0, 10 rows at 20 rows/s, the disk is full (make room)>"
+    )  # fmt: skip
+
+
+def test_a_failure_outside_of_an_epoch_is_told_too() -> None:
+    heard = Heard()
+    _, spark, _ = started(heard)
+    spark.fail(StreamingQueryException("...\njava.io.IOException: offsets are gone\n\tat x"))
+    assert heard.ended.wait(10)
+    assert heard.calls[-1] == ("terminated", "q", "java.io.IOException: offsets are gone")
+
+
+def test_a_lost_connection_is_a_failure() -> None:
+    heard = Heard()
+    query, spark, _ = started(heard)
+    spark.fail(ConnectionRefusedError("[Errno 111] Connection refused"))
+    assert heard.ended.wait(10)
+    assert "the connection to Spark is lost" in heard.calls[-1][2]
+    assert query.health.state == "failed"
+
+
+def test_a_stop_is_no_failure_and_is_told_once() -> None:
+    heard = Heard()
+    query, spark, _ = started(heard)
+    query.stop()
+    assert query.awaitTermination()
+    query.stop()
+    assert [call[0] for call in heard.calls].count("terminated") == 1
+    assert heard.calls[-1] == ("terminated", "q", None)
+    assert query.health.state == "stopped"
+    assert spark.end.is_set()
+
+
+def test_a_listener_may_ask_for_the_end_while_it_hears_of_it() -> None:
+    class Stops(Heard):
+        def on_terminated(self, query: str, error: str | None) -> None:
+            handle.stop()
+            super().on_terminated(query, error)
+
+    heard = Stops()
+    handle, spark, _ = started(heard)
+    spark.fail(StreamingQueryException("x"))
+    assert heard.ended.wait(10)
+
+
+def test_idle_and_running_are_told_apart() -> None:
+    query, spark, _ = started()
+    assert within(lambda: query.health.state == "idle")
+    spark.status = {"message": "Writing offsets to log", "isDataAvailable": True, "isTriggerActive": True}
+    query._epoch(None, 0)  # type: ignore[arg-type]
+    assert within(lambda: query.health.state == "running")
+    spark.status = QUIET
+    assert within(lambda: query.health.state == "idle")
+    assert repr(query) == "<EpochQuery 'busy' q: idle, epoch 0, 10 rows at 20 rows/s>"
+    query.stop()
+
+
+def within(holds: Any, seconds: float = 10.0) -> bool:
+    """Whether it comes to hold: the watching thread looks a few times a second."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if holds():
+            return True
+        time.sleep(0.02)
+    return False
