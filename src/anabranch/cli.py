@@ -190,8 +190,8 @@ def repair(
 ) -> None:
     """Look at the checkpoint of a query that is not running, and set right what a restart cannot.
 
-    Without an option it only says how the checkpoint stands. Nothing is ever deleted: files are moved to the folder
-    `repaired`, and decisions are new entries of the ledger.
+    Without an option it only says how the checkpoint stands. Files in the way are moved to the folder `repaired`, and
+    decisions are new entries of the ledger. Only what unfinished attempts at a voided epoch wrote is deleted.
 
     [dim]Example:[/] anabranch repair checkpoint/ --watermark 2026-11-18T09:30
     """

@@ -169,13 +169,14 @@ def test_the_operator_has_every_window_of_every_size_once(
     for key, panes in enumerate(keys):
         for k in range(-150, 150):
             begin = layout.origin + k * layout.slide
-            mine = [(p, 2, v, [f"{p}"]) for p, v in panes.items() if begin <= p < begin + layout.size]
+            mine = [(p, 2, v, [(p, f"{p}")]) for p, v in panes.items() if begin <= p < begin + layout.size]
             random.shuffle(mine)  # type: ignore[attr-defined]
             if mine:
                 rows.append((key, k, mine))
     random.shuffle(rows)  # type: ignore[attr-defined]
 
-    state = pa.struct([("pane", pa.int64()), (ROWS, pa.int64()), ("sum", pa.int64()), ("list", pa.list_(pa.string()))])
+    element = pa.struct([("time", pa.int64()), ("value", pa.string())])
+    state = pa.struct([("pane", pa.int64()), (ROWS, pa.int64()), ("sum", pa.int64()), ("list", pa.list_(element))])
     columns = [pa.array([row[0] for row in rows], pa.int64()), pa.array([row[1] for row in rows], pa.int64())]
     lists = [[dict(zip(("pane", ROWS, "sum", "list"), pane, strict=True)) for pane in row[2]] for row in rows]
     columns.append(pa.array(lists, pa.list_(state)))
@@ -189,7 +190,7 @@ def test_the_operator_has_every_window_of_every_size_once(
         for run in result.to_pylist():
             for j in range(run[FIRST], run[LAST] + 1):
                 assert (run["key"], run[SPEC], j) not in found
-                found[run["key"], run[SPEC], j] = (run[ROWS], run["sum"], run["list"])
+                found[run["key"], run[SPEC], j] = (run[ROWS], run["sum"], [item["value"] for item in run["list"]])
     expected = {}
     for key, panes in enumerate(keys):
         for spec, window in enumerate(windows):

@@ -78,7 +78,7 @@ def test_tokens_are_known_of_all_epochs_that_a_group_was_last_run_in(tmp_path: P
     """By them a worker knows the live state of its groups again, also after a restart."""
     ledger = Ledger(Folder.at(tmp_path), "q")
     network = cast(Network, SimpleNamespace(sources=[None], steps=[]))
-    state, standing = OperatorState(), Standing(None, [None], {}, [])
+    state, standing = OperatorState(), Standing(None, [None], {}, set(), [0.0])
     standing.operators["join-1"] = state
     for epoch, waiting in enumerate(({}, {1: 3}, {1: 2}, {})):
         if epoch:  # the first was planned by a release without tokens

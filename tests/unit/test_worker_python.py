@@ -69,7 +69,7 @@ def test_a_cluster_is_asked_by_one_task_per_application(monkeypatch: pytest.Monk
     monkeypatch.setattr(worker_python, "_probed", set())
     monkeypatch.setenv("PYSPARK_PYTHON", "/only/there")
     jobs: list[str] = []
-    frame = SimpleNamespace(mapInArrow=lambda *_: SimpleNamespace(collect=lambda: jobs.append("ran")))
+    frame = SimpleNamespace(columns=["id"], mapInArrow=lambda *_: SimpleNamespace(collect=lambda: jobs.append("ran")))
     check_workers(session("spark://host:7077", frame))
     check_workers(session("spark://host:7077", frame))
     check_local_python(session("spark://host:7077"))  # nothing to ask here
@@ -82,7 +82,7 @@ def test_a_cluster_with_the_wrong_python(monkeypatch: pytest.MonkeyPatch) -> Non
     def fail() -> None:
         raise RuntimeError(TASK.format("ModuleNotFoundError: No module named 'anabranch'"))
 
-    frame = SimpleNamespace(mapInArrow=lambda *_: SimpleNamespace(collect=fail))
+    frame = SimpleNamespace(columns=["id"], mapInArrow=lambda *_: SimpleNamespace(collect=fail))
     with pytest.raises(WorkerPythonError, match="has no package 'anabranch'"):
         check_workers(session("spark://host:7077", frame))
 

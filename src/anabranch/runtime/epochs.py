@@ -196,9 +196,7 @@ class EpochRunner:
             "operators": operators,
             "idle": self.standing.idle(settings.idle),
             "limits": self._limits().as_json(),
-            "sinks": {
-                f"{step.name}.{name}": sink.place for step in self.network.steps for name, sink in step.sinks.items()
-            },
+            "sinks": self._places(),
             "allowances": allowances,
             MARKED: True,
             **shedding,

@@ -5,7 +5,7 @@
       spark/offsets/{N}        which rows epoch N reads
       spark/commits/{N}        that epoch N is over                   it is, but the ledger does not know
 
-Nothing is deleted. What is in the way is moved to `repaired/`, and what is decided is a new entry of the ledger.
+What is in the way is moved to `repaired/`, not deleted, and what is decided is a new entry of the ledger.
 The query itself is not needed: what a repair means for its operators they find out when it starts again
 (`runtime.setting_back`).
 """
@@ -136,6 +136,10 @@ class CheckpointRepair:
 
     def set_watermark(self, t: int, *, dry_run: bool = False) -> list[str]:
         """Set back a watermark that ran away; what was done and what it means, for people."""
+        with self._locked(dry_run):
+            return self._set_watermark(t, dry_run)
+
+    def _set_watermark(self, t: int, dry_run: bool) -> list[str]:
         condition = self.condition()
         done = self._complete(condition)
         if condition.planned:
@@ -151,9 +155,8 @@ class CheckpointRepair:
                 f"the watermark is {now}, and {moment(t)} is not before it: there is nothing to set back",
                 hint="give a time before it; a watermark moves on by itself",
             )
-        with self._locked(dry_run):
-            if not dry_run:
-                self.ledger.write_set_back(done, t)
+        if not dry_run:
+            self.ledger.write_set_back(done, t)
         since = condition.jumped
         early = f"from epoch {since} on" if since is not None else "since the watermark ran away"
         return [
@@ -175,6 +178,10 @@ class CheckpointRepair:
 
     def to_last_complete(self, *, sinks_cleared: bool = False, dry_run: bool = False) -> list[str]:
         """Go back to the end of the last epoch that the ledger has whole; what was done and what it means."""
+        with self._locked(dry_run):
+            return self._to_last_complete(sinks_cleared, dry_run)
+
+    def _to_last_complete(self, sinks_cleared: bool, dry_run: bool) -> list[str]:
         condition = self.condition()
         if condition.consistent:
             raise InvalidArgumentError(
@@ -198,9 +205,8 @@ class CheckpointRepair:
         moved += [(self.own.sub("ledger"), f"{epoch:012d}.plan") for epoch in condition.planned if epoch > again]
         moved += [(self.spark.sub("commits"), str(n)) for n in self._batches("commits") if n > done]
         moved += [(self.spark.sub("offsets"), str(n)) for n in self._batches("offsets") if n > again]
-        with self._locked(dry_run):
-            if not dry_run:
-                self._move(moved)
+        if not dry_run:
+            self._move(moved)
         verb = "would begin" if dry_run else "begins"
         lines = [
             f"The query {verb} again after epoch {done}: epoch {again} runs once more, with the rows it had.",
@@ -221,7 +227,7 @@ class CheckpointRepair:
 
     @contextlib.contextmanager
     def _locked(self, dry_run: bool) -> Iterator[None]:
-        """Hold the checkpoint as a running query does: none may run while it is changed."""
+        """Hold the checkpoint as a running query does: none may run from the first look at it to the last change."""
         if dry_run:
             yield
             return
