@@ -31,7 +31,8 @@ from pyarrow import fs
 
 from anabranch.errors import CheckpointError, InvalidArgumentError, StateError
 
-FORMAT = 1
+FORMAT = 2
+"""1: columns are in the types of the session that wrote them. 2: in those of `io.arrow`."""
 OLDEST = 1
 """The oldest format that this release still reads."""
 ALIGNMENT = 64
@@ -99,7 +100,7 @@ class Folder:
     def read(self, name: str, kind: str, query: str | None = None) -> tuple[dict[str, Any], pa.Buffer]:
         """Header and payload of a file, checked; memory-mapped on a local disk."""
         opened = self.open(name, kind, query)
-        return opened.header, opened.part(0, opened.header["length"], opened.header["crc32"])
+        return opened.header, opened.payload()
 
     def open(self, name: str, kind: str, query: str | None = None) -> Opened:
         """A file with its header read and checked, and its payload not yet."""
@@ -188,6 +189,11 @@ class Opened:
     path: str
     header: dict[str, Any]
     start: int
+    format: int
+
+    def payload(self) -> pa.Buffer:
+        """All of it."""
+        return self.part(0, self.header["length"], self.header["crc32"])
 
     def part(self, offset: int, length: int, crc32: int) -> pa.Buffer:
         """A part of the payload."""
@@ -239,7 +245,7 @@ def _open(file: Any, path: str, kind: str, query: str | None) -> Opened:
             f"{path} was written by another query: its content would give wrong answers",
             hint="use another checkpoint folder, or run the query that wrote this one",
         )
-    return Opened(file, path, header, start)
+    return Opened(file, path, header, start, version)
 
 
 def _torn(path: str, why: str) -> StateError:

@@ -3,6 +3,8 @@
 Durable state of a group is a snapshot every few epochs and the input blocks since. A worker writes one file of blocks
 per epoch, with an index by group in its header: each group's part has its own checksum and is read alone. A second
 run of an epoch overwrites the first with the same bytes. Files lie in `{node}/blocks` and `{node}/snapshots/{group}`.
+
+Blocks and tables come back in the types of `io.arrow`, also from files of a release that wrote them in others.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from zlib import crc32
 import numpy as np
 import pyarrow as pa
 
+from anabranch.io.arrow import common_schema, conformed
 from anabranch.operators.state import Item, State, dtype_of, dtype_text
 from anabranch.runtime.files import ALIGNMENT, Folder, Piece
 
@@ -61,7 +64,9 @@ class EpochStore:
             if each == group:
                 part = opened.part(offset, length, crc)
                 return [
-                    (port, batch) for port, start, size in runs for batch in pa.ipc.open_stream(part.slice(start, size))
+                    (port, batch if opened.format > 1 else conformed(batch, common_schema(batch.schema)))
+                    for port, start, size in runs
+                    for batch in pa.ipc.open_stream(part.slice(start, size))
                 ]
         return []
 
@@ -95,8 +100,8 @@ class EpochStore:
 
     def load_snapshot(self, group: int, epoch: int, state: State) -> None:
         """Load a snapshot into a state, in the place of what is there."""
-        header, payload = self._group(group).read(f"{epoch:012d}", "snapshot", self.query)
-        state.load(_items(header["items"], payload))
+        opened = self._group(group).open(f"{epoch:012d}", "snapshot", self.query)
+        state.load(_items(opened.header["items"], opened.payload(), opened.format))
 
     def forget(self, blocks_through: int, snapshots: Mapping[int, int], most: int | None = None) -> int:
         """Delete blocks of epochs <= blocks_through, and a group's snapshots older than the given epoch.
@@ -141,11 +146,13 @@ class EpochStore:
         return self._snapshots.sub(f"{group:05d}")
 
 
-def _items(entries: list[dict[str, Any]], payload: pa.Buffer) -> Iterator[tuple[str, Item]]:
+def _items(entries: list[dict[str, Any]], payload: pa.Buffer, written_as: int) -> Iterator[tuple[str, Item]]:
     for entry in entries:
         content = payload.slice(entry["offset"], entry["length"])
         if entry["kind"] == "table":
-            yield entry["name"], pa.ipc.open_stream(content).read_all()
+            table = pa.ipc.open_stream(content).read_all()
+            # A table that an operator of the user made today stays as it is.
+            yield entry["name"], table if written_as > 1 else table.cast(common_schema(table.schema))
         else:
             yield entry["name"], np.frombuffer(content, dtype_of(entry["dtype"]))
 
