@@ -38,7 +38,11 @@ def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
     # Workers import the test module of a function they are sent, wherever pytest was started.
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
-    config = {"spark.sql.session.timeZone": request.config.getoption("--session-zone")}
+    config = {
+        "spark.sql.session.timeZone": request.config.getoption("--session-zone"),
+        # Tests run everything a few times: Java's second compiler would never earn back what it takes.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    }
     session = local_session(cores=2, shuffle_partitions=2, config=config, app_name="anabranch-tests")
     yield session
     session.stop()

@@ -29,7 +29,9 @@ def delivered(spark: SparkSession, base: Path) -> list[str]:
     return sorted(map(str, spark.read.parquet(str(base / "out")).drop("epoch").collect()))
 
 
-@pytest.mark.parametrize("name", QUERIES)
+@pytest.mark.parametrize(
+    "name", ["windows", *(pytest.param(n, marks=pytest.mark.slow) for n in QUERIES if n != "windows")]
+)
 @pytest.mark.parametrize("archive", GOLDEN, ids=lambda path: path.stem)
 def test_a_checkpoint_of_an_earlier_release_is_resumed(
     archive: Path, name: str, spark: SparkSession, tmp_path: Path

@@ -457,6 +457,7 @@ def _run_started(spark: SparkSession, blocks: list[str], names: dict[str, Any]) 
     assert sorted(map(tuple, spark.read.parquet(str(Path.cwd() / "pairs")).drop("epoch").collect())) == wanted
 
 
+@pytest.mark.slow
 def test_the_page_on_joins(
     spark: SparkSession, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -137,6 +137,7 @@ def test_inputs_that_are_none(spark: SparkSession, tmp_path: Path) -> None:
             )
 
 
+@pytest.mark.slow
 def test_a_run_in_real_time_can_be_late(spark: SparkSession, tmp_path: Path) -> None:
     """The last ten seconds in real time, and an epoch in them that is held up: `validate` finds what was late."""
     trace = write_trace(tmp_path / "trace", Traffic(1, 70, seed=5, peak_rate=60))

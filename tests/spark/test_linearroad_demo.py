@@ -37,6 +37,7 @@ def small(out: Path, pace: float | None) -> tuple[demo.DemoResult, str]:
     return result, console.file.getvalue()  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_a_paced_run_is_right_and_leaves_a_page(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

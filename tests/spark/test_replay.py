@@ -67,7 +67,13 @@ def test_a_restart_goes_on_where_it_was(spark: SparkSession, tmp_path: Path) -> 
         run(stream(), tmp_path / "checkpoint")
 
 
-@pytest.mark.parametrize("kind", [pa.int64(), pa.int16(), pa.timestamp("us"), pa.timestamp("ns", tz="UTC")])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.timestamp("ns", tz="UTC"),
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in (pa.int64(), pa.int16(), pa.timestamp("us"))),
+    ],
+)
 def test_references_are_the_rows(spark: SparkSession, tmp_path: Path, kind: pa.DataType) -> None:
     file = tmp_path / "blocks.arrow"
     rows = table(50)

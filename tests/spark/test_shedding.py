@@ -116,13 +116,7 @@ QUERIES = {
 }
 
 
-QUICK = {
-    ("sliding", "source"),
-    ("no key", "source"),
-    ("nested", "source"),
-    ("nested", "operators"),
-    ("user", "results"),
-}
+QUICK = {("sliding", "source"), ("user", "results")}
 
 
 @pytest.mark.parametrize(
@@ -212,6 +206,7 @@ def wander(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shedding, "Shed", WanderingShed)
 
 
+@pytest.mark.slow
 def test_shares_and_places_that_change_all_the_time(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,6 +237,7 @@ class NeverShut(WanderingShed):
         return {**decided, "shut": [], "p": {name: min(p, most[name]) for name, p in decided["p"].items()}}
 
 
+@pytest.mark.slow
 def test_gaps_do_not_join_where_places_change(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -267,6 +263,7 @@ def test_gaps_do_not_join_where_places_change(
         assert len(by_key) == 8
 
 
+@pytest.mark.slow
 def test_a_restart_drops_the_same(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wander(monkeypatch)
     rows = epochs_of(5, epochs=7)
@@ -377,6 +374,7 @@ def test_other_keys_while_windows_are_dropped_are_refused(spark: SparkSession, t
         started_after(lambda rows: rows.with_columns({"key": F.upper("key")}))
 
 
+@pytest.mark.slow
 def test_late_rows_are_late_whatever_was_shed(spark: SparkSession, tmp_path: Path) -> None:
     rng = random.Random(3)
     rows = epochs_of(11, epochs=10, span=8)
@@ -464,6 +462,7 @@ def test_count_windows(spark: SparkSession, tmp_path: Path, rows: dict[str, int]
     assert all(0 <= drop.shed <= drop.rows and drop.kept >= 0 for drop in drops)
 
 
+@pytest.mark.slow
 def test_two_sources_are_dropped_alike(spark: SparkSession, tmp_path: Path) -> None:
     feeds = [Feed(tmp_path / name) for name in ("a", "b")]
     for seed, feed in enumerate(feeds):
@@ -480,6 +479,7 @@ def test_two_sources_are_dropped_alike(spark: SparkSession, tmp_path: Path) -> N
     assert sum(progress.shed for progress in run.recentProgress) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wandering", [False, True])
 def test_a_row_far_ahead_in_one_of_two_sources(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wandering: bool

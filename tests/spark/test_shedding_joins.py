@@ -61,7 +61,8 @@ def test_the_point_right_below_is_not_offered(spark: SparkSession, tmp_path: Pat
         assert why in plan and "results of window" in plan
 
 
-@pytest.mark.parametrize("above", [joined, pytest.param(processed, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("above", [joined, processed])
 def test_results_and_windows_over_windows_stay_exact(spark: SparkSession, tmp_path: Path, above: Any) -> None:
     both = feeds(tmp_path)
 

@@ -259,7 +259,7 @@ def windows(draw: st.DrawFn, largest: int = 40) -> Window:
     return Window(size, slide, draw(st.sampled_from([0, 0, 7, -13, 1000])))
 
 
-@settings(max_examples=10)
+@settings(max_examples=4)  # the fuzzer draws many more, and longer
 @given(
     rows=st.lists(drawn_rows, max_size=25),
     window=windows(),
@@ -761,6 +761,7 @@ def test_the_ring_gives_each_window_once(spark: SparkSession, nodes: int) -> Non
     assert found == {s: (min(s + 100, 1500) - max(s, -1500), max(s, -1500)) for s in starts}
 
 
+@pytest.mark.slow
 def test_a_million_keys(spark: SparkSession) -> None:
     # Each key has one row: the worst case for panes, and as many groups as rows.
     source = spark.range(1_000_000).select(F.col("id").alias("key"), (F.col("id") * 37 % 1000).alias("t"))

@@ -29,7 +29,7 @@ SECOND = 1_000_000
 
 # A stream takes seconds, so few are drawn, and one that fails is shown as it was drawn: shrinking would run hundreds.
 FEW = settings(
-    max_examples=max(1, settings.default.max_examples // 12), phases=(Phase.explicit, Phase.reuse, Phase.generate)
+    max_examples=max(1, settings.default.max_examples // 25), phases=(Phase.explicit, Phase.reuse, Phase.generate)
 )
 
 
