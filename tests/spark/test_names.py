@@ -108,12 +108,12 @@ def test_names_with_dots_in_a_running_query(spark: SparkSession, tmp_path: Path)
 
     feed = Feed(tmp_path / "in")
     feed.add([(1 * S, "a", 1), (2 * S, "a", 2), (15 * S, "b", 4)])
-    rows = feed.stream(spark).withColumnRenamed("key", "the.key")
-    stream = ab.stream(rows, time="at", watermark="0 s")
+    rows = feed.stream(spark).withColumnsRenamed({"key": "the.key", "at": "the.time"})
+    stream = ab.stream(rows, time="the.time", watermark="0 s")
     passed = stream.process(Passing, "`the.key` string, value bigint", by="`the.key`", groups=2)
     totals = passed.combine(by="the.key", sums="value")
     windows = stream.window(size="10 s").by("`the.key`").agg(**{"a.sum": ab.sum("value")})
-    other = ab.stream(rows, time="at", watermark="0 s")
+    other = ab.stream(rows, time="`the.time`", watermark="0 s")
     pairs = stream.join(other, on="the.key", within=("0 s", "0 s"), where=lambda found: found["value"].is_valid())
     sinks = [ab.MemorySink() for _ in range(3)]
     ab.start(
@@ -123,3 +123,22 @@ def test_names_with_dots_in_a_running_query(spark: SparkSession, tmp_path: Path)
     assert sorted((row["the.key"], row["value"]) for row in sinks[0].rows()) == [("a", 3), ("b", 4)]
     assert [(row["the.key"], row["a.sum"]) for row in sinks[1].rows()] == [("a", 3)]
     assert sorted((row["the.key"], row["value_right"]) for row in sinks[2].rows()) == [("a", 1), ("a", 2), ("b", 4)]
+
+
+def test_a_time_with_a_dot_in_a_stream(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark itself can have no watermark on such a column."""
+    feed = Feed(tmp_path / "in")
+    feed.add([(1 * S, "a", 1), (2 * S, "a", 2)], [(35 * S, "b", 4)], [(50 * S, "b", 4)])
+    bare = feed.stream(spark)
+    for source, watermark in (
+        (bare.withColumnRenamed("at", "the.time"), "0 s"),
+        (bare.withWatermark("at", "0 seconds").withColumnRenamed("at", "the.time"), None),
+    ):
+        once = ab.stream(source, time="`the.time`", watermark=watermark).window(size="10 s").by("key").agg(n=ab.count())
+        for name, query in (("once", once), ("twice", once.window(size="20 s").by("key").agg(n=ab.sum("n")))):
+            found: list[str] = []
+            writer = query.to_df().writeStream.option("checkpointLocation", str(tmp_path / f"{name}-{watermark}"))
+            writer.trigger(availableNow=True).foreachBatch(
+                lambda rows, _, found=found: found.extend(f"{row.key}{row.n}" for row in rows.collect())
+            ).start().awaitTermination()
+            assert sorted(found) == ["a2", "b1"]

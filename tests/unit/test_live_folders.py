@@ -190,18 +190,31 @@ def test_a_link_in_the_place_of_a_file_is_not_written_through(tmp_path: Path) ->
     precious = tmp_path / "precious"
     precious.write_bytes(b"precious" * 600)
     folder = tmp_path / "live"
-    state = fill(OwnFolder.at(folder))
-    for name in ("stamp", ".stamp", state._kept["a"].file, state._kept["t"].file):
-        kept = (folder / name).read_bytes() if (folder / name).exists() else None
-        (folder / name).unlink(missing_ok=True)
-        (folder / name).symlink_to(precious)
-        with pytest.raises(StateError, match="cannot be used"):
-            again = LiveState(folder)
-            again.commit(2)
-        (folder / name).unlink(missing_ok=True)
-        if kept is not None:
-            (folder / name).write_bytes(kept)
+    for place in ("stamp", ".stamp", "a", "t"):
+        state = fill(OwnFolder.at(folder))
+        path = folder / (place if "stamp" in place else state._kept[place].file)
+        path.unlink(missing_ok=True)
+        path.symlink_to(precious)
+        again = LiveState(folder)
+        if place != ".stamp":
+            assert again.stamp() is None  # so it is rebuilt
+        again.clear()
+        again.array("a", "int64", 3)
+        again.commit(2)
+        assert LiveState(folder).stamp() == 2 and not path.is_symlink()
     assert precious.read_bytes() == b"precious" * 600
+
+
+def test_a_pipe_in_the_place_of_the_stamp_is_not_waited_for(tmp_path: Path) -> None:
+    folder = tmp_path / "live"
+    fill(OwnFolder.at(folder))
+    (folder / "stamp").unlink()
+    os.mkfifo(folder / "stamp")
+    state = LiveState(folder)
+    assert state.stamp() is None
+    state.clear()
+    state.commit(2)
+    assert LiveState(folder).stamp() == 2
 
 
 # ---- nothing stays behind

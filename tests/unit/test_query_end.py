@@ -8,9 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 from pyspark.errors import StreamingQueryException
 
-from anabranch.errors import StateError
+from anabranch.errors import AnabranchError, StateError
 from anabranch.runtime.arrivals import Arrivals
 from anabranch.runtime.exporters import Prometheus, Watched
 from anabranch.runtime.own_folder import OwnFolder
@@ -146,6 +147,45 @@ def test_a_lost_connection_is_a_failure() -> None:
     assert heard.ended.wait(10)
     assert "the connection to Spark is lost" in heard.calls[-1][2]
     assert query.health.state == "failed"
+
+
+def test_a_lost_connection_is_told_by_the_handle() -> None:
+    """By whatever is asked first; Spark's own handle only says that it cannot be reached."""
+
+    class Lost(SparkQuery):
+        @property
+        def isActive(self) -> bool:
+            raise ConnectionRefusedError(111, "Connection refused")
+
+        def exception(self) -> Exception | None:
+            raise ConnectionRefusedError(111, "Connection refused")
+
+        def awaitTermination(self, timeout: float | None = None) -> bool:
+            self.end.wait()
+            raise Py4JNetworkError("Answer from Java side is empty")
+
+        def stop(self) -> None:
+            raise ConnectionRefusedError(111, "Connection refused")
+
+    def gone(query: EpochQuery) -> None:
+        failed = query.exception()
+        assert isinstance(failed, AnabranchError) and "the connection to Spark is lost" in failed.message
+        assert not query.isActive and query.health.state == "failed"
+        query.stop()
+        with pytest.raises(AnabranchError, match="the connection to Spark is lost"):
+            query.awaitTermination()
+
+    for first in ("exception", "isActive", "stop"):
+        heard, spark = Heard(), Lost()
+        query = EpochQuery(Runner(), "busy", (heard,))  # type: ignore[arg-type]
+        query._started(spark)  # type: ignore[arg-type]
+        asked = getattr(query, first)
+        if callable(asked):
+            asked()
+        spark.end.set()
+        gone(query)
+        assert heard.ended.wait(10)
+        assert [call[0] for call in heard.calls].count("terminated") == 1
 
 
 def test_a_stop_is_no_failure_and_is_told_once() -> None:

@@ -130,9 +130,14 @@ class TimeColumn:
         return F.col(quote(self.name))
 
     @property
+    def is_event(self) -> bool:
+        """Whether Spark can have its watermark on this column: a timestamp whose name has no dot."""
+        return self.kind is TimeKind.TIMESTAMP and not set(self.name) & {".", "`"}
+
+    @property
     def event(self) -> Column:
         """The timestamp with the watermark, on a stream."""
-        return self.column if self.kind is TimeKind.TIMESTAMP else F.col(EVENT)
+        return self.column if self.is_event else F.col(EVENT)
 
     def micros(self, of: Column | None = None) -> Column:
         """Microseconds; of another column of the same type, if given."""

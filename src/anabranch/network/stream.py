@@ -70,15 +70,15 @@ def stream(
     if not source.isStreaming:
         return Stream(source, column)
     given = source
-    derived = column.kind is not TimeKind.TIMESTAMP
-    if derived:
-        source = source.withColumn(EVENT, F.timestamp_micros(column.micros()))
+    if not column.is_event:
+        # Of a timestamp the column itself: it may have a watermark already, and then so has its copy.
+        copied = column.kind is TimeKind.TIMESTAMP
+        source = source.withColumn(EVENT, column.column if copied else F.timestamp_micros(column.micros()))
     if watermark is not None:
         _check_no_watermark(source)
-        name = EVENT if derived else time
-        source = source.withWatermark(name, _delay(watermark))
+        source = source.withWatermark(time if column.is_event else EVENT, _delay(watermark))
         delay = micros(watermark, "watermark")
-    elif derived or _WATERMARK not in source.schema[time].metadata:
+    elif _WATERMARK not in source.schema[time].metadata:
         raise StreamingError(
             f"the stream has no watermark on {time!r}, so no window would ever be complete and its state would grow "
             "for ever",

@@ -28,7 +28,7 @@ from pyspark.sql import functions as F
 
 from anabranch.errors import StreamingError
 from anabranch.io.arrow import map_in_arrow
-from anabranch.network.columns import MICROS, TimeKind, floordiv, quoted
+from anabranch.network.columns import MICROS, floordiv, quoted
 from anabranch.operators.join.predicate import mask_of
 from anabranch.plan.explain import spark_plan
 from anabranch.windows import describe
@@ -166,13 +166,13 @@ def _streaming(join: Join) -> DataFrame:
 def _events(join: Join, port: int) -> DataFrame:
     """The rows of a stream that have a time, with the column of Spark's watermark under a name of its own."""
     time = join.times[port]
-    event = [] if time.kind is TimeKind.TIMESTAMP else [time.event.alias(_event_name(join, port))]
+    event = [] if time.is_event else [time.event.alias(_event_name(join, port))]
     return join.sources[port].where(time.column.isNotNull()).select(*_side(join, port), *event)
 
 
 def _event_name(join: Join, port: int) -> str:
     time = join.result_times[port]
-    return time.name if time.kind is TimeKind.TIMESTAMP else f"__ab_event{port}"
+    return time.name if time.is_event else f"__ab_event{port}"
 
 
 def _meets(join: Join, port: int) -> Column:

@@ -42,7 +42,10 @@ Piece: TypeAlias = "pa.Buffer | bytes | memoryview"
 _MAGIC = b"ANABRNCH"
 _PREFIX = struct.Struct("<8sIIII")  # magic, format, header length, header crc32, crc32 of what is before
 _OBJECT_STORE = re.compile(r"\b(s3|s3a|gcs|gs|abfs|abfss|az)\b")  # in "s3", "gcs", "py::fsspec+('s3', 's3a')"
-_TORN_HINT = "restore the file from a copy, or start with a new checkpoint folder"
+_TORN_HINT = (
+    "restore the file from a copy, or start with a new checkpoint folder. `anabranch repair CHECKPOINT` says how the "
+    "checkpoint stands, and can go back to the last complete epoch where the ledger lost its last entries"
+)
 
 
 @dataclass(frozen=True)

@@ -280,8 +280,10 @@ class LiveState(State):
         with using(self._path):
             try:
                 fd = self._at.open(_STAMP, os.O_RDONLY)
-            except FileNotFoundError:
-                return None
+            except OSError as error:
+                if error.errno in (errno.ENOENT, errno.ELOOP):  # ELOOP: a symbolic link, which is not ours
+                    return None
+                raise
             with open(fd, "rb", buffering=0) as file:
                 return file.read()
 
@@ -347,8 +349,12 @@ class LiveState(State):
             kept = {name: self._reopen(known, entry) for name, entry in found.items.items()}
             if not self._fits(kept, found.arrays):
                 return
-        except (FileNotFoundError, ValueError):
+        except ValueError:
             return  # files and stamp do not fit: rebuild
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ELOOP):
+                return
+            raise
         self._content, self._generation = kept, found.generation
         self._committed = _Committed(found.epoch, found.token, found.arrays)
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from anabranch.errors import StateError
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_FILE = os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe in the place of a file must not hold us up
 
 
 @dataclass(frozen=True)
@@ -174,5 +174,6 @@ def using(path: Path) -> Iterator[None]:
         raise StateError(
             f"the live state in {path} cannot be used: {error.strerror or error}. Nothing was lost: it is rebuilt "
             "from the epoch store",
-            hint="make room on the worker's disk, or restore the right to write there, then start the query again",
+            hint="make room on the worker's disk, restore the right to write there, or remove that folder; then start "
+            "the query again",
         ) from error

@@ -11,6 +11,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Any, NoReturn
 
+from py4j.protocol import Py4JError
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
@@ -34,6 +35,8 @@ RECENT = 100
 """Epochs that `recentProgress` remembers."""
 _USUAL = 20
 """Epochs that say how long one usually takes."""
+_LOST = (Py4JError, OSError)
+"""What a call of Spark raises when its Java has ended."""
 
 
 class EpochQuery:
@@ -56,7 +59,7 @@ class EpochQuery:
         self._refused = False  # an epoch came while stopping: Spark sees a failure, which is none
         self._ending = threading.RLock()  # held while listeners hear of the end: it may be asked for by several threads
         self._terminated = False
-        self._failure: str | None = None  # why it ended, in one line
+        self._failed: AnabranchError | StreamingQueryException | None = None  # what made it end
 
     # Called by `foreachBatch`, in a thread of Spark's.
     def _epoch(self, batch: DataFrame, epoch: int) -> None:
@@ -133,7 +136,11 @@ class EpochQuery:
 
     @property
     def isActive(self) -> bool:
-        return bool(self.spark_query.isActive)
+        try:
+            return not self._terminated and bool(self.spark_query.isActive)
+        except _LOST as lost:
+            self._ended(lost)
+            return False
 
     @property
     def status(self) -> dict[str, Any]:
@@ -165,14 +172,20 @@ class EpochQuery:
                 busy_with="" if watch is None else watch.seen.message,
                 idle=watch is not None and watch.seen.idle,
                 ended=self._terminated,
-                error=self._failure,
+                error=None if self._failed is None else cause_of(self._failed),
             )
         )
 
     def exception(self) -> AnabranchError | StreamingQueryException | None:
         """Why the query ended, if it failed."""
-        failed = self.spark_query.exception()
-        return None if failed is None or self._refused else self._ours(failed) or failed
+        if not self._terminated:
+            try:
+                failed = self.spark_query.exception()
+            except _LOST as lost:
+                self._ended(lost)
+            else:
+                return None if failed is None or self._refused else self._ours(failed) or failed
+        return self._failed
 
     def awaitTermination(self, timeout: float | None = None) -> bool:
         """Wait until the query ends; raises what made it fail. With a timeout in seconds, say whether it has ended."""
@@ -187,6 +200,11 @@ class EpochQuery:
             if self._refused:
                 return True
             self._raise(failed)
+        except _LOST as lost:
+            self._ended(lost)
+            if self._failed is None:  # it had ended before
+                return True
+            raise self._failed from lost
         if ended:
             self._ended(None)
         return ended
@@ -198,6 +216,10 @@ class EpochQuery:
         except StreamingQueryException as failed:
             self._ended(failed)
             self._raise(failed)
+        except _LOST as lost:
+            self._ended(lost)
+            if self._failed is not None:
+                raise self._failed from lost
 
     def stop(self) -> None:
         """End the query, after the epoch that runs now."""
@@ -206,8 +228,11 @@ class EpochQuery:
         # nothing. Spark's stop() in turn waits for the next epoch's call, so the lock must be free by then.
         with self._busy:
             pass
-        self.spark_query.stop()
-        self._ended(self.spark_query.exception())
+        try:
+            self.spark_query.stop()
+            self._ended(self.spark_query.exception())
+        except _LOST as lost:  # and so the query has ended
+            self._ended(lost)
 
     def explain(self) -> str:
         """The network, the settings in force and, once measured, what splitting costs."""
@@ -246,17 +271,17 @@ class EpochQuery:
             )
             self._terminate(self._error or lost)
 
-    def _terminate(self, error: Exception | None) -> None:
+    def _terminate(self, error: AnabranchError | StreamingQueryException | None) -> None:
         """All that is done at the end, once. A second caller returns when it is done."""
         with self._ending:
             if self._terminated:
                 return
-            self._failure = None if error is None else cause_of(error)
+            self._failed = error
             self._terminated = True
             try:
                 self._runner.close(finished=error is None and not self._stopping)
             finally:
-                notify(self._listeners, "on_terminated", self.id, self._failure)
+                notify(self._listeners, "on_terminated", self.id, None if error is None else cause_of(error))
 
 
 def _waiting(source: Any) -> int | None:

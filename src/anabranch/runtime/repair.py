@@ -218,11 +218,10 @@ class CheckpointRepair:
                 "where a decision does: with QoS(max_gap=...), QoS(max_latency=...) or idle=...",
             ]
         if last > again:
-            lines.append(
-                f"Epochs {again + 1} to {last} get their numbers anew, with whatever rows the source has by then."
-            )
+            which = f"Epoch {last}" if last == again + 1 else f"Epochs {again + 1} to {last}"
+            lines.append(f"{which} will have whatever rows the source has by then, under the same number.")
         names = [f"{folder.path.split('/')[-1]}/{name}" for folder, name in moved]
-        lines.append(f"Moved to {REPAIRED}/: {', '.join(names)}")
+        lines.append(f"{'To be moved' if dry_run else 'Moved'} to {REPAIRED}/: {', '.join(names)}")
         return lines
 
     @contextlib.contextmanager

@@ -88,8 +88,16 @@ def start(
             )
     if not deliveries:
         raise InvalidArgumentError("start() with nothing to deliver", hint="write ab.start(query.to(sink), ...)")
-    if name is not None and not name:
-        raise InvalidArgumentError("a query with an empty name", hint='write name="busy-cells", or leave it out')
+    if name is not None and not (isinstance(name, str) and name):
+        raise InvalidArgumentError(
+            f"name={name!r} is not a name for a query", hint='write name="busy-cells", or leave it out'
+        )
+    for listener in listeners:
+        if not isinstance(listener, Listener):
+            raise InvalidArgumentError(
+                f"{listener!r} is not a listener: it would hear of nothing",
+                hint="a listener has the methods on_started, on_progress and on_terminated, as ab.JsonLines(...) has",
+            )
     if not isinstance(snapshot_every, int) or snapshot_every < 1:
         raise InvalidArgumentError(f"snapshot_every={snapshot_every!r}", hint="a number of epochs, at least 1")
     network = arrange(deliveries)
