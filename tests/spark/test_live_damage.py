@@ -89,6 +89,21 @@ def test_a_backup_put_back_within_one_session(spark: SparkSession, tmp_path: Pat
     assert delivered(spark, folder / "out") == wanted(spark, feed)
 
 
+def test_groups_that_have_changed_places(spark: SparkSession, tmp_path: Path) -> None:
+    """Epoch, plan and checksums fit; but it is the state of other keys."""
+    feed = Feed(tmp_path / "in")
+    epochs = random_epochs(14, epochs=EPOCHS)
+    feed.add(*epochs[:3])
+    run(spark, feed, tmp_path)
+    one, other = sorted(path.parent for path in (tmp_path / "live").rglob("stamp"))[:2]
+    one.rename(tmp_path / "away")
+    other.rename(one)
+    (tmp_path / "away").rename(other)
+    feed.add(*epochs[3:])
+    assert run(spark, feed, tmp_path) == 2
+    assert delivered(spark, tmp_path / "out") == wanted(spark, feed)
+
+
 @pytest.mark.slow
 def test_live_state_of_another_history_is_not_used(spark: SparkSession, tmp_path: Path) -> None:
     """The checkpoint is put back, and other rows come: the old live state has the right epoch and the wrong rows."""

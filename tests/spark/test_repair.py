@@ -107,6 +107,35 @@ def test_a_restore_after_the_repair_finds_the_same_state(spark: SparkSession, tm
     assert sorted(ends) == sorted([*range(240, 465, 30)] * 2)
 
 
+def test_keys_that_come_later_hear_of_the_repair_too(spark: SparkSession, tmp_path: Path) -> None:
+    """Their rows before the repair were late, so a window over these and later ones would be incomplete."""
+    feed = Feed(tmp_path / "in")
+    later = [f"z{i}" for i in range(8)]
+    feed.add([*minutes(0, 3), (YEAR_2200, "a", -1)], [(178 * S, key, 1) for key in later])
+    run(windows(feed.stream(spark)), tmp_path, max_ahead=None)
+    CheckpointRepair(str(tmp_path / "c")).set_watermark(180 * S)
+    feed.add([(181 * S, "a", 1)], [(191 * S, key, 1) for key in later], minutes(8, 9))
+    run(windows(feed.stream(spark)), tmp_path)
+    found = [row for row in results(tmp_path) if row["key"] in later]
+    assert sorted((row["key"], row["window"]["start"] // S) for row in found) == [(key, 180) for key in later]
+
+
+def test_rows_of_the_future_are_no_clock_after_a_repair(spark: SparkSession, tmp_path: Path) -> None:
+    feed = Feed(tmp_path / "in")
+    feed.add([*minutes(0, 1), *((YEAR_2200 + i * S, "a", -1) for i in range(7))])
+    first = run(windows(feed.stream(spark)), tmp_path)
+    assert first.recentProgress[-1].ahead == 0  # most rows were from then: the data seemed to have a clock of its own
+    assert "moved by more than a year in epoch 0" in command(tmp_path / "c")
+    command(tmp_path / "c", "--watermark", moment(60 * S))
+    feed.add(minutes(1, 3), [(YEAR_2200, "a", -1)], minutes(3, 5))
+    second = run(windows(feed.stream(spark)), tmp_path)
+    assert [sum(getattr(epoch, name) for epoch in second.recentProgress) for name in ("ahead", "late")] == [1, 0]
+    starts = {
+        row["window"]["start"] // S for row in results(tmp_path) if 60 * S <= row["window"]["start"] < YEAR_2200 // 2
+    }
+    assert starts == set(range(60, 240, 30))
+
+
 def test_a_watermark_is_only_set_back(spark: SparkSession, tmp_path: Path) -> None:
     feed = Feed(tmp_path / "in")
     feed.add(minutes(0, 3))

@@ -11,6 +11,7 @@ from typing import Any
 
 from anabranch.errors import AnabranchError, CheckpointError, ControllerError
 from anabranch.operators.positions import SHED
+from anabranch.runtime.ahead import Limits
 from anabranch.runtime.controllers import HEAVY, PLACING, SEARCH, seen_keys, window_search
 from anabranch.runtime.rebalancing import MEMORY, ROUTING, WORKERS, Memory
 from anabranch.runtime.recipes import SLOTS, Recipe
@@ -59,6 +60,8 @@ def fault_of(
         strangers = [i for i in plan["idle"] if not 0 <= i < sources]
         if strangers:
             return f"source {strangers[0]} is idle, and the query has {sources}"
+        if not _limits_fit(Limits.from_json(plan.get("limits"), sources), sources):
+            return f"the limits {plan['limits']!r} of times, and the query has {sources} sources"
         for name, seconds in plan["allowances"].items():
             if seconds is not None and not float(seconds) > 0:
                 return f"{name}: an allowance of {seconds!r} seconds"
@@ -94,6 +97,11 @@ def _setting_fault(name: str, value: Any) -> str | None:
         return f"{name} = {value!r}: {error.message}"
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         return f"{name} = {value!r} ({type(error).__name__}: {error})"
+
+
+def _limits_fit(limits: Limits, sources: int) -> bool:
+    times = [each is None or _whole(each) for each in limits.latest]
+    return len(times) == sources and all(times) and isinstance(limits.auto, bool)
 
 
 def _whole(value: Any) -> bool:

@@ -11,9 +11,10 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from anabranch.errors import AnabranchError, OperatorError
 from anabranch.io.arrow import arrow_schema
 from anabranch.io.frames import read_files, unpacked
-from anabranch.io.sinks import Published
+from anabranch.io.sinks import Published, Sink
 from anabranch.network.columns import floordiv, up_to
 from anabranch.network.nodes import ONLY, CombineNode, Input, JoinNode, PositionsNode, ProcessNode, Stateful, WindowNode
 from anabranch.network.parts import Output, Source
@@ -385,10 +386,22 @@ class Epoch:
         for step, outcome in zip(self.context.network.steps, outcomes, strict=True):
             began = time.perf_counter()
             for name, sink in step.sinks.items():
-                sink.publish(self._staged[id(step.node), name])
+                self._publish(step, name, sink)
             taken = time.perf_counter() - began
             published.append(replace(outcome, progress=replace(outcome.progress, publish_seconds=taken)))
         return published
+
+    def _publish(self, step: Step, name: str, sink: Sink) -> None:
+        try:
+            sink.publish(self._staged[id(step.node), name])
+        except AnabranchError:
+            raise
+        except Exception as error:
+            cause = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+            raise OperatorError(
+                f"the {type(sink).__name__} of {step.name} did not take epoch {self.epoch}: {cause}",
+                hint="fix the cause and start the query again from the same checkpoint: it then gets the whole epoch",
+            ) from error
 
     def seen_at(self, point: DropPoint) -> Seen:
         """What came to a drop point."""

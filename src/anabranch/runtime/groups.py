@@ -20,6 +20,7 @@ from anabranch.operators.protocol import Emitted, Operator
 from anabranch.runtime import live_folders
 from anabranch.runtime.live import LiveState
 from anabranch.runtime.own_folder import OwnFolder
+from anabranch.runtime.setting_back import SetBack
 
 if TYPE_CHECKING:
     from anabranch.runtime.worker import EpochTask
@@ -53,10 +54,23 @@ class Groups:
         """The epoch that the group was last run in: the one before this, unless its turn comes more seldom."""
         return self.task.behind[group][0] if group in self.task.behind else self.task.epoch - 1
 
+    def token(self, group: int) -> str:
+        """What the stamp of the group's state says of this epoch: the token of its plan, and whose state it is."""
+        return self._bound(self.task.token, group) or ""
+
+    def _bound(self, token: str | None, group: int) -> str | None:
+        """A folder that came to the place of another group's must not be taken for its own."""
+        return f"{token} {self.task.node}/{group}" if token else None
+
+    def repairs(self, group: int) -> Iterator[SetBack]:
+        """Repairs that the group has not heard of. One without rows until now has heard of none."""
+        reached = self.reached(group) if group in self.task.active else -1
+        return (repair for repair in self.task.set_back if repair.due(reached, self.task.epoch))
+
     def open(self, group: int) -> tuple[LiveState, Operator]:
         """The group's state at the end of the epoch that it was last run in, and its operator."""
         task, reached, key = self.task, self.reached(group), self.folder(group)
-        token = task.tokens.get(reached)
+        token = self._bound(task.tokens.get(reached), group)
         cached = _cache.pop(key, None)
         if cached is None:
             state = LiveState(key, task.run)

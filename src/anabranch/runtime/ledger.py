@@ -109,7 +109,8 @@ class Ledger:
             old = list(range(self._forgotten, before))
         for epoch in old:
             kinds = [_attempt(kind, i) for i in range(self._voided()[epoch]) for kind in ("plan", "void")]
-            for kind in (*kinds, _attempt("plan", self._voided()[epoch]), "done", "repair"):
+            # Repairs stay: a group whose first rows come much later must hear of them, too.
+            for kind in (*kinds, _attempt("plan", self._voided()[epoch]), "done"):
                 self._folder.delete(_name(epoch, kind))
         self._forgotten = max(before, self._forgotten or before)
 

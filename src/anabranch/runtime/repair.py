@@ -162,7 +162,8 @@ class CheckpointRepair:
         return [
             f"The watermark {'would be' if dry_run else 'is'} {moment(t)} again, from epoch {done + 1} on.",
             f"Windows that start at {moment(t)} or later are delivered, exact if none of their rows came before this",
-            "repair. Windows that start earlier are not delivered any more: their rows are gone from the state.",
+            "repair; windows over windows or over a join begin later, by the length of the inner windows or of within.",
+            "Windows that start earlier are not delivered any more: their rows are gone from the state.",
             f"Results delivered {early} may be of windows that were closed too early: compute these anew from",
             "the source.",
             "Rows that came late since then are in the folder `side` of the checkpoint, with their reason.",
@@ -249,15 +250,15 @@ class CheckpointRepair:
         return sorted(int(name) for name in self.spark.sub(log).files() if name.isdigit())
 
     def _jumped(self, epochs: Sequence[int]) -> int | None:
-        """The last epoch in which a watermark moved by a year or more."""
+        """The last epoch in which a watermark moved by a year or more, or that began with one years ahead of now."""
         before: dict[str, int] = {}
-        found = None
+        found, now = None, round(time.time() * 1e6)
         for epoch in epochs:
             outcome = self.ledger.done(epoch)
             assert outcome is not None
             for name, each in outcome["operators"].items():
                 mark = each["watermark"]
-                if mark is not None and name in before and mark - before[name] > JUMP:
+                if mark is not None and mark - before.get(name, now) > JUMP:
                     found = epoch
                 if mark is not None:
                     before[name] = mark

@@ -210,7 +210,9 @@ class Standing:
         latest = list(outcome["latest"])
         if last in repaired:
             latest = [_least(t, repaired[last] + s.delay) for t, s in zip(latest, network.sources, strict=True)]
-        standing = cls(last, latest, operators, set(outcome.get("own_clock", ())), heard, repaired)
+        # A watermark that ran away may have done so because rows of the future were taken for a clock of their own.
+        own_clock = set() if last in repaired else set(outcome.get("own_clock", ()))
+        standing = cls(last, latest, operators, own_clock, heard, repaired)
         plans = {epoch: ledger.plan(epoch) or {} for epoch in standing._reached()}
         standing.tokens = {epoch: plan["token"] for epoch, plan in plans.items() if plan.get("token")}
         return standing

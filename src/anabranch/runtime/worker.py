@@ -252,9 +252,8 @@ class _Worker:
             state.begin()
             operator.decisions = task.decisions
             operator.metrics = Counter()
-            for repair in task.set_back:
-                if repair.due(groups.reached(group), task.epoch):
-                    operator.on_set_back(repair.watermark, repair.starts)
+            for repair in groups.repairs(group):
+                operator.on_set_back(repair.watermark, repair.starts)
             began = time.perf_counter()
             self.measured.open_seconds += began - opening
             for waited in groups.waiting(group):
@@ -268,7 +267,7 @@ class _Worker:
             if task.since is None and (task.epoch + group) % task.snapshot_every == task.snapshot_every - 1:
                 task.store.write_snapshot(task.epoch, group, state)
                 self.snapshots[group] = task.epoch
-            state.commit(task.epoch, task.token)
+            state.commit(task.epoch, groups.token(group))
             self.measured.store_seconds += time.perf_counter() - ran
             self.measured.state_bytes += state.nbytes
         self._check_memory()
