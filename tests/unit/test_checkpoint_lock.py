@@ -162,9 +162,15 @@ def test_a_link_to_the_folder_is_the_same_folder(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 def test_a_forked_child_does_not_hold_the_lock_after_its_parent(tmp_path: Path) -> None:
-    code = HOLDER.replace(
-        "    time.sleep(600)", "    import os\n    if os.fork() == 0: time.sleep(600)\n    os._exit(0)"
-    )
+    # The parent waits until its child runs: only then has that let go of the lock.
+    forks = """    import os
+    ready, runs = os.pipe()
+    if os.fork() == 0:
+        os.write(runs, b"!")
+        time.sleep(600)
+    os.read(ready, 1)
+    os._exit(0)"""
+    code = HOLDER.replace("    time.sleep(600)", forks)
     command = [sys.executable, "-c", code, str(tmp_path), "disk", "1"]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
