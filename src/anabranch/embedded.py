@@ -116,9 +116,10 @@ def session(
 ) -> SparkSession:
     """A Spark at that master ("spark://host:7077", "yarn", "local[4]"), or a local one; the running one if there is.
 
-    On a cluster its own settings count (SPARK_HOME, SPARK_CONF_DIR, PYSPARK_PYTHON): only what the library relies on is
-    set here, and the Python of the workers where nobody named one. There the driver must listen where the executors can
-    reach it; Spark's pages are off all the same. SIGTERM is left to this process: Spark's Java ends when it does.
+    A cluster keeps its own settings (SPARK_HOME, SPARK_CONF_DIR, PYSPARK_PYTHON). This function sets only what the
+    library relies on, and the workers' Python if PYSPARK_PYTHON is not set. On a cluster the driver must listen on an
+    address that the executors can reach; Spark's web UI is off there too. This process handles SIGTERM, and Spark's
+    JVM ends when this process does.
     """
     with shielded_children():
         return _session(master, config, app_name)
