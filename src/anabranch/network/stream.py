@@ -78,7 +78,7 @@ def stream(
         _check_no_watermark(source)
         source = source.withWatermark(time if column.is_event else EVENT, _delay(watermark))
         delay = micros(watermark, "watermark")
-    elif _WATERMARK not in source.schema[time].metadata:
+    elif column.kind is not TimeKind.TIMESTAMP or _WATERMARK not in source.schema[time].metadata:
         raise StreamingError(
             f"the stream has no watermark on {time!r}, so no window would ever be complete and its state would grow "
             "for ever",
