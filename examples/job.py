@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 import anabranch as ab
 from anabranch.io.blocks import write_blocks
-from anabranch.runtime.deliveries import Delivery
+from anabranch.query.deliveries import Delivery
 
 FOLDER = Path("out/example")
 CARS, SECONDS, EVERY = 2_000, 600, 10

@@ -4,7 +4,7 @@
 distribution epochs are timed, in CPU seconds. All 60 groups would be the same work 60 times, so a few are taken and
 their time is multiplied.
 
-**Simulated** (all others): `anabranch.simulate.JoinWork` with the costs of `calibrated`, which times the real operator
+**Simulated** (all others): `anabranch.control.simulate.JoinWork` with the costs of `calibrated`, which times the real operator
 for a second or so. What this machine does not have is assumed, and said here: a network of 1 Gbit/s as the paper's, and
 `ROUND_TRIP` for a message. This machine is far faster than a Pentium III, so it is overloaded at far higher rates: a
 figure's rates are chosen by its capacity, and only shapes can be compared with the paper.
@@ -23,12 +23,12 @@ import numpy as np
 import pyarrow as pa
 
 from anabranch.bench.join_streams import DOMAIN, SCHEMA, SECOND, TUPLE_BYTES, JoinStream, matches
+from anabranch.control.rebalance import Rebalance
+from anabranch.control.simulate import Cluster, JoinCosts, JoinWork, constant, simulate
 from anabranch.io.blocks import pack, unpack
+from anabranch.keys.hashing import hash_keys
 from anabranch.operators.join import JoinOperator, JoinSettings
 from anabranch.operators.state import MemoryState
-from anabranch.runtime.rebalancing import Rebalance
-from anabranch.simulate import Cluster, JoinCosts, JoinWork, constant, simulate
-from anabranch.split.hashing import hash_keys
 
 GROUPS = 60
 WINDOW = 600

@@ -17,8 +17,8 @@ from pyspark.sql import functions as F
 
 from anabranch.bench.data import Events, write_parts
 from anabranch.bench.report import best_of, drain
-from anabranch.embedded import local_session
-from anabranch.network.columns import floordiv
+from anabranch.local.session import local_session
+from anabranch.spark.columns import floordiv
 from anabranch.windows import Window
 from anabranch.windows.ids import batch_window, first_window, last_window, pane_of
 

@@ -22,7 +22,7 @@ from paper1_figure6 import split
 import anabranch as ab
 from anabranch.bench.data import Events, write_parts
 from anabranch.bench.report import best_of, drain
-from anabranch.embedded import local_session
+from anabranch.local.session import local_session
 from anabranch.windows import Window
 
 OVERLAP = 100

@@ -14,7 +14,7 @@ import numpy as np
 from common import Shape, arguments, report, save_plot
 from joining import calibrated, simulated
 
-from anabranch.simulate import master_buffer_peak
+from anabranch.control.simulate import master_buffer_peak
 
 NAME = "paper2_figure13_14"
 EPOCHS = (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0)

@@ -13,9 +13,9 @@ from partitioning import DATA, ByPolicy, by_policy, in_ms, plot, spread, table
 
 from anabranch.bench.partitioner_runs import BLOCK, TABLE_2, WORKERS
 from anabranch.bench.workloads import workload
-from anabranch.split.hashing import hash_keys
-from anabranch.split.partitioner import Partitioner
-from anabranch.split.partitioning import Partitioning
+from anabranch.keys.hashing import hash_keys
+from anabranch.keys.partitioner import Partitioner
+from anabranch.keys.policy import Partitioning
 
 NAME = "paper3_figure13"
 

@@ -5,17 +5,7 @@ from __future__ import annotations
 from common import Shape, arguments, report
 from partitioning import by_policy, plot, spread, table
 
-from anabranch.bench.partitioner_runs import (
-    AM_2,
-    AM_2_H,
-    CM_2,
-    CM_2_H,
-    LM_2,
-    LM_2_H,
-    TABLE_4,
-    WORKERS,
-    memory,
-)
+from anabranch.bench.partitioner_runs import AM_2, AM_2_H, CM_2, CM_2_H, LM_2, LM_2_H, TABLE_4, WORKERS, memory
 
 NAME = "paper3_table4"
 KEYS = 8_100_000

@@ -11,7 +11,7 @@ from common import Shape, arguments, report
 from shedding import ByPlace, told
 
 from anabranch.bench.shedding_loads import nested
-from anabranch.runtime.settings import DropAt
+from anabranch.query.settings import DropAt
 
 NAME = "paper4_figure10"
 PLACES: dict[str, DropAt] = {"RDrop": "results", "Nested1": "operators", "Nested2": "source"}

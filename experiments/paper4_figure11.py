@@ -14,7 +14,7 @@ from common import Shape, arguments, report
 from shedding import ByPlace, told
 
 from anabranch.bench.shedding_loads import fan_out
-from anabranch.runtime.settings import DropAt
+from anabranch.query.settings import DropAt
 
 NAME = "paper4_figure11"
 PLACES: dict[str, DropAt] = {"Split_RDrop": "results", "Split_WinDrop": "operators", "Shared_WinDrop": "source"}

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from anabranch.io.blocks import pack, unpack
-from anabranch.runtime.progress import SplitterMeasure, WorkerMeasure
+from anabranch.observe.progress import SplitterMeasure, WorkerMeasure
 from anabranch.runtime.worker import merge_by_time
 from anabranch.split.cost import SplitCosts
 from anabranch.split.splitter import ALL, MARK, BlockReader, FunctionRoute, RowGate, Splitter

@@ -36,31 +36,18 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import anabranch as ab
+from anabranch.aggregates.partial_state import Evaluate, StateFold
 from anabranch.bench.partitioner_latency import Question, latencies, write_windows
-from anabranch.bench.partitioner_runs import (
-    AM_2,
-    AM_2_H,
-    AM_5,
-    CAM_2,
-    CAM_5,
-    CM_2,
-    FLD,
-    LM_2,
-    PK_2,
-    PK_5,
-    SH,
-    WORKERS,
-)
+from anabranch.bench.partitioner_runs import AM_2, AM_2_H, AM_5, CAM_2, CAM_5, CM_2, FLD, LM_2, PK_2, PK_5, SH, WORKERS
 from anabranch.bench.windows import ResultsDifferError
 from anabranch.bench.workloads import Workload, shared_data, workload
-from anabranch.embedded import local_session
-from anabranch.operators.partial import Aggregation, PartialEvaluation, WholeEvaluation
-from anabranch.operators.parts import Evaluate, StateFold
-from anabranch.operators.sliding import FIRST, LAST, PANE, ROWS, SPEC
-from anabranch.operators.windowed import WindowSettings
-from anabranch.split.hashing import hash_keys
-from anabranch.split.keys import KeyRoute
-from anabranch.split.partitioning import Partitioning
+from anabranch.keys.hashing import hash_keys
+from anabranch.keys.policy import Partitioning
+from anabranch.local.session import local_session
+from anabranch.operators.batch_windows import FIRST, LAST, PANE, ROWS, SPEC
+from anabranch.operators.partial_windows import Aggregation, PartialEvaluation, WholeEvaluation
+from anabranch.operators.time_windows import WindowSettings
+from anabranch.split.key_routes import KeyRoute
 from anabranch.split.splitter import OpenGate, RowReader, Splitter
 from anabranch.windows import Panes, Window
 from anabranch.windows.ids import Stretch

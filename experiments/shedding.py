@@ -31,8 +31,8 @@ import numpy as np
 from common import save_plot
 
 from anabranch.bench.shedding_runs import MAX_GAP, Load, Runner, Trial
-from anabranch.embedded import local_session
-from anabranch.runtime.settings import DropAt
+from anabranch.local.session import local_session
+from anabranch.query.settings import DropAt
 from anabranch.windows.spans import early_kept
 
 

@@ -33,7 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
     """The one Spark of this test process. Do not stop it; a test that must, starts a process of its own."""
     # Here, so that the tests which need no Spark start without it.
-    from anabranch.embedded import local_session
+    from anabranch.local.session import local_session
 
     # Workers import the test module of a function they are sent, wherever pytest was started.
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from anabranch.runtime.overload import Shed
-from anabranch.runtime.progress import EpochProgress
-from anabranch.runtime.rebalancing import MEMORY, ROUTING, WORKERS, Rebalance
+from anabranch.control.rebalance import MEMORY, ROUTING, WORKERS, Rebalance
+from anabranch.control.shed import Shed
+from anabranch.observe.progress import EpochProgress
 
 
 class Wandering(Rebalance):

@@ -27,21 +27,21 @@ from anabranch.aggregates import (
     user_aggregate,
     variance,
 )
+from anabranch.api.joined import Joined
+from anabranch.api.partition import partition_by, partition_report
+from anabranch.api.processing import Processed, Split
+from anabranch.api.stream import Stream, block_stream, sliding, stream
+from anabranch.api.windowed import Aggregation, Windowed
 from anabranch.errors import AnabranchError
-from anabranch.io.replay import replay
-from anabranch.io.sinks import CallSink, DeltaSink, FileSink, MemorySink, NoopSink, Sink
-from anabranch.network.join import JoinTuning
-from anabranch.network.joined import Joined
-from anabranch.network.partition import partition_by, partition_report
-from anabranch.network.processing import Processed, Split
-from anabranch.network.stream import Stream, block_stream, sliding, stream
-from anabranch.network.windowed import Aggregation, Windowed
+from anabranch.io.replay.source import replay
+from anabranch.io.sinks.base import CallSink, DeltaSink, FileSink, MemorySink, NoopSink, Sink
+from anabranch.observe.listeners import JsonLines, Listener, Prometheus
+from anabranch.observe.progress import EpochProgress
 from anabranch.operators.protocol import Operator
 from anabranch.operators.state import State
-from anabranch.runtime.exporters import JsonLines, Listener, Prometheus
-from anabranch.runtime.progress import EpochProgress
-from anabranch.runtime.query import EpochQuery
-from anabranch.runtime.settings import QoS
+from anabranch.query.join import JoinTuning
+from anabranch.query.settings import QoS
+from anabranch.runtime.handle import EpochQuery
 from anabranch.runtime.start import drop_plan, start
 from anabranch.windows import Window
 

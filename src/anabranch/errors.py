@@ -7,6 +7,7 @@ them all; the subclasses are for callers that react differently to different cau
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable
 
 
@@ -110,3 +111,16 @@ def column_not_found(name: str, columns: Iterable[str]) -> ColumnNotFoundError:
     names = [c for c in known if c.lower() in near]
     hint = f"did you mean {' or '.join(repr(c) for c in names)}?" if names else f"the columns are {', '.join(known)}"
     return ColumnNotFoundError(f"there is no column {name!r} in the DataFrame", hint=hint)
+
+
+def cannot_write(path: str, error: OSError) -> StateError:
+    """The error for a file system that does not take a file."""
+    return StateError(
+        f"{path} cannot be written: {cause_of(error)}. Nothing was lost: the epoch will run again after a restart",
+        hint="make room, or restore the folder and the right to write to it, then start the query again",
+    )
+
+
+def cause_of(error: OSError) -> str:
+    """What the operating system says."""
+    return os.strerror(error.errno) if error.errno else str(error)

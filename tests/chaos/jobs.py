@@ -31,13 +31,14 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 import anabranch as ab
-from anabranch.embedded import local_session
 from anabranch.linearroad.generate import Trace, Traffic, write_trace
 from anabranch.linearroad.operator import Road
 from anabranch.linearroad.query import linear_road, recorded
 from anabranch.linearroad.schema import Mode
-from anabranch.runtime import recipes, shedding
-from anabranch.runtime.deliveries import Delivery
+from anabranch.local.session import local_session
+from anabranch.query.deliveries import Delivery
+from anabranch.runtime.execution import base
+from anabranch.runtime.shedding import planner
 from tests.wandering import Wandering, WanderingShed
 
 ROWS_PER_EPOCH = 20_000
@@ -266,9 +267,9 @@ def start(
     found = deliveries(spark, name, recording, folder / name / "output", rows_per_epoch)
     # By the clock groups would move at other times in every run, and files are compared byte by byte.
     Wandering.live = None
-    vars(recipes)["Rebalance"] = Wandering
+    vars(base)["Rebalance"] = Wandering
     if name == "shed":
-        vars(shedding)["Shed"] = WanderingShed
+        vars(planner)["Shed"] = WanderingShed
         report = ab.FileSink(folder / name / "output" / "report")
         settings = {"qos": ab.QoS(max_gap=5, max_latency="1 minute"), "report": report, **settings}
     places = {"checkpoint": folder / name / "checkpoint", "live": folder / name / "live"}

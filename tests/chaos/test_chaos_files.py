@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 
 import anabranch as ab
 from anabranch.errors import AnabranchError, CheckpointError, StateError
-from anabranch.runtime.files import FORMAT, OLDEST
+from anabranch.io.folder import FORMAT, OLDEST
 from tests.chaos.harness import differences
 from tests.chaos.jobs import record, start
 from tests.conftest import ROOT
@@ -299,10 +299,10 @@ LIMITED = """
 import resource, sys
 import numpy as np, pyarrow as pa
 from anabranch.errors import StateError
-from anabranch.runtime.files import Folder
-from anabranch.runtime.live import LiveState
-from anabranch.runtime.outputs import Target, write_rows
-from anabranch.runtime.store import EpochStore
+from anabranch.io.folder import Folder
+from anabranch.store.live import LiveState
+from anabranch.io.parquet import Target, write_rows
+from anabranch.store.epoch_store import EpochStore
 
 folder = Folder.at(sys.argv[1])
 store = EpochStore(folder, "q", "node")

@@ -18,7 +18,7 @@ from tests.conftest import ROOT
 @pytest.mark.slow
 def test_the_command_on_a_cluster(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "trace", Traffic(2, 240, seed=3, peak_rate=600), copies=2)
-    command = [sys.executable, "-m", "anabranch.cli", "linearroad", "run", "--mode", "flat-lav"]
+    command = [sys.executable, "-m", "anabranch.cli.main", "linearroad", "run", "--mode", "flat-lav"]
     command += ["--input", str(trace.folder / "input"), "--history", str(trace.history_file)]
     environment = {**environment_of(ROOT), "SPARK_LOCAL_IP": HOST}
     with Cluster(tmp_path / "cluster", environment_of(ROOT)) as cluster:

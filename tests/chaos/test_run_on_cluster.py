@@ -47,7 +47,7 @@ def test_modules_beside_the_job_and_py_files_reach_the_workers(tmp_path: Path) -
     (folder / "beside_the_job.py").write_text("def half(n):\n    return n // 2\n")
     with zipfile.ZipFile(tmp_path / "more.zip", "w") as archive:
         archive.writestr("sent_along.py", "def twice(n):\n    return 2 * n\n")
-    command = [sys.executable, "-m", "anabranch.cli", "run", str(folder / "job.py"), "--trigger", "availableNow"]
+    command = [sys.executable, "-m", "anabranch.cli.main", "run", str(folder / "job.py"), "--trigger", "availableNow"]
     command += ["--checkpoint", str(tmp_path / "checkpoint"), "--py-files", str(tmp_path / "more.zip")]
     command += ["--conf", f"spark.driver.host={HOST}", "--conf", "spark.executor.memory=512m", "--workers", "1"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_GATEWAY")}

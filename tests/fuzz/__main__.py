@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from anabranch.embedded import local_session
+from anabranch.local.session import local_session
 from tests.fuzz.cases import KINDS, Case, features
 from tests.fuzz.draw import ZONES, draw
 from tests.fuzz.oracle import expected

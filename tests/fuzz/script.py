@@ -98,7 +98,7 @@ def read(folder):
 
 _MAIN = """
 if __name__ == "__main__":
-    from anabranch.embedded import local_session
+    from anabranch.local.session import local_session
 
     spark = local_session(cores=2, shuffle_partitions=2).newSession()
     for name, value in SETTINGS.items():

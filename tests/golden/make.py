@@ -11,7 +11,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from anabranch.embedded import local_session
+from anabranch.local.session import local_session
 from tests.golden.queries import EPOCHS, QUERIES, add_epochs, run
 
 BASE = "base"

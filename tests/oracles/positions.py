@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from anabranch.operators.folds import spark_order
-from anabranch.shed.windrop import Tally, coin, says_drop
+from anabranch.aggregates.folds import spark_order
+from anabranch.shedding.windrop import Tally, coin, says_drop
 from anabranch.windows import Window
 
 

@@ -51,7 +51,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from anabranch.plan.drops import Box, DropPoint
+from anabranch.shedding.points import Box, DropPoint
 from anabranch.windows import Window
 from anabranch.windows.spans import Span
 

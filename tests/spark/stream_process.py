@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 import anabranch as ab
-from anabranch.embedded import local_session
+from anabranch.local.session import local_session
 from tests.spark.streams import Feed
 
 

@@ -11,12 +11,13 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from typer.testing import CliRunner
 
-from anabranch import __version__, cli
+from anabranch import __version__
 from anabranch.bench.report import Measured, print_json, show, show_ratios
+from anabranch.cli import main
 
 
 def run(*arguments: str) -> str:
-    result = CliRunner().invoke(cli.app, list(arguments), catch_exceptions=False)
+    result = CliRunner().invoke(main.app, list(arguments), catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.output
 
@@ -78,7 +79,7 @@ def test_errors_are_for_people(
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["anabranch", *arguments])
     with pytest.raises(SystemExit) as end:
-        cli.main()
+        main.main()
     shown = " ".join(capsys.readouterr().err.split())
     assert end.value.code == 1
     assert message in shown and hint in shown

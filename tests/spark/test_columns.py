@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
-from anabranch.network.columns import TimeColumn, TimeKind, changing, floordiv
+from anabranch.spark.columns import TimeColumn, TimeKind, changing, floordiv
 from anabranch.windows import Ring, Window
 from anabranch.windows.ids import (
     batch_window,

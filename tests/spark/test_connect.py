@@ -19,7 +19,7 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from anabranch import embedded
+from anabranch.local import session
 from tests.conftest import ROOT
 from tests.oracles.epochs import Row
 from tests.spark.connect_cases import NO_ERROR, Answers, answers
@@ -45,14 +45,14 @@ EPOCHS = [
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a Spark Connect server of our own."""
     pytest.importorskip("grpc", reason='Spark Connect needs pip install "anabranch[connect]"')
-    embedded.ensure_java()
+    session.ensure_java()
     folder = tmp_path_factory.mktemp("connect-server")
     home, port = Path(pyspark.__file__).parent, free_port()
     settings = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": port,
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={embedded._LOGGING.as_uri()}",
+        "spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={session._LOGGING.as_uri()}",
         "spark.driver.host": "127.0.0.1",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": 2,

@@ -20,14 +20,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import anabranch as ab
-from anabranch.embedded import local_session
+from anabranch.api.windowed import Windowed
 from anabranch.errors import ColumnTypeError, InvalidArgumentError
 from anabranch.io.blocks import write_blocks
-from anabranch.network.nodes import PositionsNode
-from anabranch.network.windowed import Windowed
-from anabranch.operators.positions import SHED, WINDOWS_KEPT, WINDOWS_SHED
-from anabranch.runtime.plan import Step
-from anabranch.runtime.recipes import Recipe, recipe_of
+from anabranch.local.session import local_session
+from anabranch.operators.numbering import SHED, WINDOWS_KEPT, WINDOWS_SHED
+from anabranch.query.graph import Step
+from anabranch.query.nodes import PositionsNode
+from anabranch.runtime.execution.base import Recipe, recipe_of
 from anabranch.runtime.settings import Settings
 from anabranch.windows import Panes, Window
 from tests.conftest import ROOT
@@ -200,7 +200,7 @@ def test_a_drop_leaves_windows_out_and_the_others_alone(
         drop = {"p": 0.7, "bound": bound, "seed": 1} if isinstance(step.node, PositionsNode) else None
         return recipe if drop is None else replace(recipe, fixed={**recipe.fixed, SHED: drop})
 
-    monkeypatch.setattr("anabranch.runtime.epochs.recipe_of", shedding)
+    monkeypatch.setattr("anabranch.runtime.runner.recipe_of", shedding)
     query = CASES[way](stream_of(feed.stream(spark))).agg(n=ab.count(), all=ab.collect("value"))
     sink = ab.MemorySink()
     handle = query.start(sink, checkpoint=tmp_path / "checkpoint", live=tmp_path / "live", trigger="available-now")

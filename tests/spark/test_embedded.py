@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from anabranch import embedded
+from anabranch.local import session
 
 
 def interpreter(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -33,29 +33,29 @@ def test_settings(spark: SparkSession) -> None:
 
 
 def test_second_call_returns_the_running_session(spark: SparkSession) -> None:
-    again = embedded.local_session(cores=2, shuffle_partitions=2)
+    again = session.local_session(cores=2, shuffle_partitions=2)
     assert again.range(3).count() == 3
     assert again.conf.get("spark.app.id") == spark.conf.get("spark.app.id")
 
 
 @pytest.mark.parametrize(("gib", "memory"), [(1, 1), (4, 1), (16, 4), (23.4, 5), (512, 8)])
 def test_driver_memory_is_a_quarter_within_bounds(gib: float, memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded, "_usable_memory", lambda: int(gib * (1 << 30)))
-    assert embedded._driver_memory_gib() == memory
+    monkeypatch.setattr(session, "_usable_memory", lambda: int(gib * (1 << 30)))
+    assert session._driver_memory_gib() == memory
 
 
 def test_container_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limit = tmp_path / "memory.max"
-    monkeypatch.setattr(embedded, "_MEMORY_LIMITS", (limit, tmp_path / "absent"))
+    monkeypatch.setattr(session, "_MEMORY_LIMITS", (limit, tmp_path / "absent"))
     limit.write_text("max\n")
-    machine = embedded._usable_memory()
+    machine = session._usable_memory()
     assert machine > 123_456_789
     limit.write_text("123456789\n")
-    assert embedded._usable_memory() == 123_456_789
+    assert session._usable_memory() == 123_456_789
 
 
 SCRIPT = """
-from anabranch.embedded import local_session
+from anabranch.local.session import local_session
 
 spark = local_session(cores=1, config={"spark.sql.shuffle.partitions": "3"}, app_name="another name")
 spark.range(10).write.saveAsTable("numbers")

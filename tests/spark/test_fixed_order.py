@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import anabranch as ab
-from anabranch.network.parts import Source
-from anabranch.plan.order import order_may_change
+from anabranch.query.origins import Source
+from anabranch.spark.order import order_may_change
 from tests.spark.streams import Feed, in_micros
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from anabranch.runtime.files import FORMAT
+from anabranch.io.folder import FORMAT
 from tests.golden.make import BASE
 from tests.golden.queries import EPOCHS, QUERIES, add_epochs, run
 

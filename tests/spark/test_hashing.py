@@ -11,7 +11,7 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampNTZType
 
-from anabranch.split.hashing import hash_keys, key_hash
+from anabranch.keys.hashing import hash_keys, key_hash
 
 ROWS = 2_000
 NULLS = 0.2

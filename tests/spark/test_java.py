@@ -19,7 +19,7 @@ pytestmark = [
 TOOLS = ("bash", "sh", "env", "dirname", "uname", "ps", "cat", "head", "chmod", "ls", "readlink", "id", "whoami")
 
 JOB = """
-from anabranch.embedded import ensure_java, local_session
+from anabranch.local.session import ensure_java, local_session
 
 print(ensure_java())
 spark = local_session(cores=1)

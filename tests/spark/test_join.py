@@ -26,8 +26,8 @@ from anabranch.errors import (
     OperatorError,
     StreamingError,
 )
-from anabranch.network.nodes import JoinNode
-from anabranch.network.parts import Output
+from anabranch.query.nodes import JoinNode
+from anabranch.query.origins import Output
 from anabranch.windows import describe
 from tests.oracles import joins
 from tests.oracles.epochs import Row

@@ -14,11 +14,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import anabranch as ab
+from anabranch.control.rebalance import ROUTING
 from anabranch.errors import InvalidArgumentError, StateError
-from anabranch.runtime import epochs as epochs_module
-from anabranch.runtime import recipes
-from anabranch.runtime.progress import EpochProgress
-from anabranch.runtime.rebalancing import ROUTING
+from anabranch.observe.progress import EpochProgress
+from anabranch.runtime import runner as epochs_module
+from anabranch.runtime.execution import base
 from tests.spark.streams import Feed
 from tests.wandering import Wandering
 
@@ -86,7 +86,7 @@ def run(joined: ab.Joined, folder: Path, **settings: Any) -> tuple[ab.MemorySink
 
 @pytest.fixture
 def wandering(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(recipes, "Rebalance", Wandering)
+    monkeypatch.setattr(base, "Rebalance", Wandering)
     yield
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import anabranch as ab
-from anabranch.cli import app
+from anabranch.cli.main import app
 from anabranch.errors import CheckpointError, InvalidArgumentError
 from anabranch.linearroad import job
 from anabranch.linearroad.check.validate import validate

@@ -7,7 +7,7 @@ import random
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from anabranch.shed.lookup import Lookup
+from anabranch.shedding.lookup import Lookup
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 TIMES = [None, INT64_MIN + 100, INT64_MAX, *range(-60, 60)]

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 import anabranch as ab
 from anabranch.errors import ArithmeticOverflowError, OperatorError
-from anabranch.merge.tree import aggregation_tree
+from anabranch.plan.tree import aggregation_tree
 from tests.spark.streams import Feed, in_micros
 from tests.spark.test_matrix import session
 from tests.spark.test_start import S

@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 
 import anabranch as ab
 from anabranch.errors import AnabranchError, InvalidArgumentError
-from anabranch.split.partitioning import COUNTING_KEYS, POLICIES, WITH_CHOICES
+from anabranch.keys.policy import COUNTING_KEYS, POLICIES, WITH_CHOICES
 from anabranch.windows import Window, describe
 from tests.oracles import aggregates as oracle
 from tests.oracles.aggregates import Oracle, Result, Row, canonical, evaluate, same

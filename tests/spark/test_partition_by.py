@@ -13,10 +13,10 @@ from pyspark.sql import functions as F
 
 import anabranch as ab
 from anabranch.errors import ColumnNotFoundError, InvalidArgumentError
-from anabranch.split.hashing import hash_keys
-from anabranch.split.imbalance import loads_of
-from anabranch.split.partitioner import Partitioner
-from anabranch.split.partitioning import Partitioning
+from anabranch.keys.hashing import hash_keys
+from anabranch.keys.metrics import loads_of
+from anabranch.keys.partitioner import Partitioner
+from anabranch.keys.policy import Partitioning
 
 ROWS = 900
 

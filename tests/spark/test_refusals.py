@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import anabranch as ab
 from anabranch.errors import InvalidArgumentError, InvalidWindowError, StreamingError
-from anabranch.network.nodes import WindowNode
+from anabranch.query.nodes import WindowNode
 
 W = ("1 s", "1 s")
 

@@ -13,9 +13,9 @@ from pyspark.sql import DataFrame, SparkSession
 from typer.testing import CliRunner
 
 import anabranch as ab
-from anabranch.cli import app
+from anabranch.cli.main import app
 from anabranch.errors import CheckpointError, InvalidArgumentError, StateError
-from anabranch.runtime.repair import CheckpointRepair, parse_time
+from anabranch.store.repair import CheckpointRepair, parse_time
 from anabranch.text import moment
 from tests.spark.streams import Feed, in_micros, plain
 

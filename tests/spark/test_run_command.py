@@ -19,13 +19,13 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 import anabranch as ab
-from anabranch import cli
-from anabranch.embedded import is_local, session
+from anabranch.cli import main
+from anabranch.cli.run import MODULE, deliveries_of, load_job, run_file, settings_of
 from anabranch.errors import InvalidArgumentError, JobError, OperatorError
 from anabranch.io.blocks import write_blocks
-from anabranch.running import MODULE, deliveries_of, load_job, run_file, settings_of
-from anabranch.runtime.deliveries import Delivery
-from anabranch.runtime.progress import EpochProgress
+from anabranch.local.session import is_local, session
+from anabranch.observe.progress import EpochProgress
+from anabranch.query.deliveries import Delivery
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -105,7 +105,7 @@ def test_a_query_that_fails_ends_with_a_hint(
     arguments = ["run", str(path), "--checkpoint", str(tmp_path / "ck"), "--trigger", "available-now"]
     monkeypatch.setattr(sys, "argv", ["anabranch", *arguments])
     with pytest.raises(SystemExit) as end:
-        cli.main()
+        main.main()
     shown = " ".join(capsys.readouterr().err.split())
     assert end.value.code == 1
     assert "ERROR query " in shown and "failed after epoch 0: Count failed in group" in shown  # the log, on stderr
@@ -140,7 +140,7 @@ def test_a_signal_to_all_processes_stops_after_the_epoch_that_runs(tmp_path: Pat
     path = job(tmp_path, options="rate=50.0")
     checkpoint = tmp_path / "checkpoint"
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONUNBUFFERED": "1"}
-    command = [sys.executable, "-m", "anabranch.cli", "run", str(path), "--checkpoint", str(checkpoint)]
+    command = [sys.executable, "-m", "anabranch.cli.main", "run", str(path), "--checkpoint", str(checkpoint)]
     running = subprocess.Popen(
         [*command, "--master", "local[1]"],
         cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,

@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import anabranch as ab
+from anabranch.cli.run import deliveries_of, load_job
 from anabranch.io.blocks import write_blocks
-from anabranch.running import deliveries_of, load_job
 
 ROOT = Path(__file__).resolve().parents[2]
 

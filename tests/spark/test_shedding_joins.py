@@ -12,10 +12,10 @@ from pyspark.sql import SparkSession
 
 import anabranch as ab
 from anabranch.errors import CheckpointError, InvalidArgumentError
-from anabranch.runtime.files import Folder
-from anabranch.runtime.ledger import Ledger
-from anabranch.runtime.progress import EpochProgress
-from anabranch.runtime.voiding import void_decision
+from anabranch.io.folder import Folder
+from anabranch.observe.progress import EpochProgress
+from anabranch.store.ledger import Ledger
+from anabranch.store.voiding import void_decision
 from tests.spark.streams import Feed
 from tests.spark.test_shedding import S, epochs_of, longest_gap, source, started, subset, windows_of
 

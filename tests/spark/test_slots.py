@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import SparkSession
 
-from anabranch.runtime import slots
+from anabranch.spark import slots
 
 
 def test_a_session_tells_its_slots(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,13 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import anabranch as ab
-from anabranch.errors import (
-    AnabranchError,
-    CheckpointError,
-    InvalidArgumentError,
-    OperatorError,
-    StreamingError,
-)
+from anabranch.errors import AnabranchError, CheckpointError, InvalidArgumentError, OperatorError, StreamingError
 from tests.spark.streams import Feed, in_micros
 
 S = 1_000_000

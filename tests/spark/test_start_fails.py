@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import anabranch as ab
-from anabranch import worker_python
 from anabranch.errors import InvalidArgumentError, WorkerPythonError
+from anabranch.spark import worker_python
 from tests.spark.streams import Feed
 
 S = 1_000_000

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampNTZType, TimestampType
 
 import anabranch as ab
-from anabranch.network.columns import quoted
+from anabranch.spark.columns import quoted
 from anabranch.windows import Window, describe
 from tests.oracles import aggregates as oracle
 from tests.oracles.aggregates import Oracle, Result, Row, evaluate, same

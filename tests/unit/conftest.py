@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.runtime.files import Folder
+from anabranch.io.folder import Folder
 
 
 @pytest.fixture(params=["local", "s3"])

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from anabranch.errors import InvalidArgumentError, InvalidWindowError
-from anabranch.network.columns import LAST_SECOND, TimeColumn, TimeKind
 from anabranch.runtime.ahead import FEWEST, Limits, MaxAhead, shows_own_clock
+from anabranch.spark.columns import LAST_SECOND, TimeColumn, TimeKind
 from anabranch.split.splitter import Census, RowGate
 
 S = 1_000_000

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.runtime.allowance import allowance, share_in_time
-from anabranch.runtime.progress import EpochProgress, OperatorProgress, WorkerMeasure
+from anabranch.control.allowance import allowance, share_in_time
+from anabranch.observe.progress import EpochProgress, OperatorProgress, WorkerMeasure
 
 
 def epoch(seconds: float, *busy: float, trigger: float | None = 2.0, took: float = 0.0) -> EpochProgress:

@@ -23,7 +23,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from anabranch.io.arrow import _InOneForm, arrow_schema, arrow_type, cast, common_schema, conformed
+from anabranch.spark.arrow import _InOneForm, arrow_schema, arrow_type, cast, common_schema, conformed
 
 UTC = pa.timestamp("us", tz="UTC")
 

@@ -9,7 +9,7 @@ import pytest
 
 from anabranch.bench.shedding_overhead import Compared
 from anabranch.bench.shedding_runs import Costs, Load, Output, Run, Trial, percentile, settled_from
-from anabranch.runtime.progress import DropProgress, EpochProgress, OperatorProgress
+from anabranch.observe.progress import DropProgress, EpochProgress, OperatorProgress
 
 S = 1_000_000
 KEYS = 10

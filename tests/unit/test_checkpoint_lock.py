@@ -16,16 +16,16 @@ import pytest
 from pyarrow import fs
 
 from anabranch.errors import CheckpointError
-from anabranch.runtime import checkpoint_lock
-from anabranch.runtime.checkpoint_lock import LOCK, CheckpointLock
-from anabranch.runtime.files import Folder
-from anabranch.runtime.ledger import open_checkpoint
+from anabranch.io.folder import Folder
+from anabranch.store import checkpoint_lock
+from anabranch.store.checkpoint_lock import LOCK, CheckpointLock
+from anabranch.store.ledger import open_checkpoint
 
 HOLDER = """
 import sys, time
 from pyarrow import fs
-from anabranch.runtime import checkpoint_lock
-from anabranch.runtime.files import Folder
+from anabranch.store import checkpoint_lock
+from anabranch.io.folder import Folder
 checkpoint_lock.BEAT = float(sys.argv[3])
 tree = fs.SubTreeFileSystem(sys.argv[1], fs.LocalFileSystem())
 folder = Folder.at(sys.argv[1] if sys.argv[2] == "disk" else (tree, "c"))

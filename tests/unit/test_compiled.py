@@ -69,6 +69,6 @@ def test_a_link_is_not_followed(no_locator: Path) -> None:
 
 def test_a_folder_of_the_users_choice_counts(tmp_path: Path) -> None:
     """NUMBA_CACHE_DIR is read when numba is imported: in a process of its own."""
-    code = "from anabranch.operators.kernels import sorted_by_group as f; import numpy as np; f(np.zeros(3, np.int64))"
+    code = "from anabranch.aggregates.kernels import sorted_by_group as f; import numpy as np; f(np.zeros(3, np.int64))"
     subprocess.run([sys.executable, "-c", code], env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}, check=True)
     assert list(tmp_path.rglob("*.nbi"))

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.errors import ControllerError
-from anabranch.runtime import controllers
-from anabranch.runtime.controllers import (
+from anabranch.control import base
+from anabranch.control.base import (
     RECENT,
     BatchSize,
     SplitTuning,
@@ -23,9 +22,10 @@ from anabranch.runtime.controllers import (
     measured_costs,
     operator_rate,
 )
-from anabranch.runtime.progress import EpochProgress, OperatorProgress, SplitterMeasure, WorkerMeasure
+from anabranch.errors import ControllerError
+from anabranch.observe.progress import EpochProgress, OperatorProgress, SplitterMeasure, WorkerMeasure
 from anabranch.split.cost import splitters_needed
-from anabranch.split.tuning import SAMPLES, next_window_bytes
+from anabranch.split.window_size import SAMPLES, next_window_bytes
 from anabranch.windows import Window
 
 WINDOW = Window(10, 1)
@@ -52,20 +52,20 @@ def split(rows: int, rate: float, size: int | None = 4_096, windows: int = 10) -
 
 
 def test_the_registry_knows_its_controllers() -> None:
-    assert {"batch-size", "split-tuning"} <= set(controllers.names())
-    assert list(controllers.names()) == sorted(controllers.names())
-    assert controllers.get("batch-size") is BatchSize
-    assert controllers.get("split-tuning") is SplitTuning
+    assert {"batch-size", "split-tuning"} <= set(base.names())
+    assert list(base.names()) == sorted(base.names())
+    assert base.get("batch-size") is BatchSize
+    assert base.get("split-tuning") is SplitTuning
 
 
 def test_an_unknown_controller_is_an_error_that_names_the_known() -> None:
     with pytest.raises(ControllerError, match="there is no controller 'batchsize'") as error:
-        controllers.get("batchsize")
+        base.get("batchsize")
     assert "batch-size" in error.value.hint
 
 
 def test_a_name_is_taken_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(controllers, "_REGISTRY", {})
+    monkeypatch.setattr(base, "_REGISTRY", {})
 
     @dataclass(frozen=True)
     class Mine:
@@ -77,11 +77,11 @@ def test_a_name_is_taken_once(monkeypatch: pytest.MonkeyPatch) -> None:
     class Other(Mine):
         pass
 
-    assert controllers.register(Mine) is Mine
-    assert controllers.register(Mine) is Mine  # a module that is loaded twice
+    assert base.register(Mine) is Mine
+    assert base.register(Mine) is Mine  # a module that is loaded twice
     with pytest.raises(ControllerError, match="already"):
-        controllers.register(Other)
-    assert controllers.names() == ("mine",)
+        base.register(Other)
+    assert base.names() == ("mine",)
 
 
 # --- several controllers --------------------------------------------------------------------------------------------

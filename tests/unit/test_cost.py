@@ -9,16 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.errors import InvalidArgumentError
-from anabranch.plan.cost import (
-    Statistics,
-    UnitCosts,
-    batch_cost,
-    batch_cost_paper,
-    batch_rate,
-    choose_batch,
-    price,
-)
-from anabranch.plan.strategy import Strategy
+from anabranch.plan.prices import Statistics, UnitCosts, batch_cost, batch_cost_paper, batch_rate, choose_batch, price
+from anabranch.query.strategy import Strategy
 from anabranch.windows import Batches, Panes, Window
 from tests.oracles.windows import batches_of, windows_of
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from anabranch.control.base import KeyPlacement, SplitTuning
+from anabranch.control.rebalance import Rebalance
 from anabranch.errors import CheckpointError, ControllerError
-from anabranch.plan.drops import Box, Terms, drop_points
-from anabranch.runtime.controllers import KeyPlacement, SplitTuning
 from anabranch.runtime.decisions import check_new, check_recorded, fault_of, usable
-from anabranch.runtime.rebalancing import Rebalance
-from anabranch.runtime.shedding import Shedder
+from anabranch.runtime.shedding.planner import Shedder
+from anabranch.shedding.points import Box, Terms, drop_points
 from anabranch.windows import Window
 
 RECIPES: Any = {"window-1": SimpleNamespace(groups=2), "join-2": SimpleNamespace(groups=3)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.plan.drops import MOST_POINTS, Box, DropPoint, Terms, cuts, drop_points
+from anabranch.shedding.points import MOST_POINTS, Box, DropPoint, Terms, cuts, drop_points
 from anabranch.windows import Window
 
 A0, A1, A2 = Window(4, 1), Window(3, 2), Window(3, 3)

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from anabranch.errors import InvalidArgumentError, ListenerError
-from anabranch.runtime.exporters import METRICS, JsonLines, Listener, Prometheus, notify
-from anabranch.runtime.health import Health, State
-from anabranch.runtime.progress import EpochProgress, OperatorProgress, SplitterMeasure, WorkerMeasure
+from anabranch.observe.health import Health, State
+from anabranch.observe.listeners import METRICS, JsonLines, Listener, Prometheus, notify
+from anabranch.observe.progress import EpochProgress, OperatorProgress, SplitterMeasure, WorkerMeasure
 
 SAMPLE = re.compile(r'[a-z_]+\{([a-z_]+="([^"\\\n]|\\[\\"n])*",?)*\} (\d+(\.\d+)?(e[+-]?\d+)?)')
 

@@ -9,8 +9,8 @@ import pytest
 
 import anabranch as ab
 from anabranch.errors import CheckpointError, StateError
-from anabranch.io.sinks import Published
-from anabranch.runtime.files import Folder
+from anabranch.io.folder import Folder
+from anabranch.io.sinks.base import Published
 
 
 def published(query: str, tmp_path: Path) -> Published:

@@ -18,8 +18,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from anabranch.errors import ArithmeticOverflowError
-from anabranch.operators.folds import (
+from anabranch.aggregates.folds import (
     Concatenate,
     DecimalMean,
     DistinctCount,
@@ -34,7 +33,8 @@ from anabranch.operators.folds import (
     Sum,
     UserFold,
 )
-from anabranch.operators.objects import fold_objects
+from anabranch.aggregates.objects import fold_objects
+from anabranch.errors import ArithmeticOverflowError
 from tests.oracles.aggregates import canonical, order, same
 
 Bounds = list[tuple[int, int]]

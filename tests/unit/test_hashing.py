@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from anabranch.errors import ColumnTypeError, InvalidArgumentError
-from anabranch.split.hashing import SEED, hash_keys, key_hash
+from anabranch.keys.hashing import SEED, hash_keys, key_hash
 
 INTS = {0: 3_614_696_996_920_510_707, 1: -6_698_625_589_789_238_999, -1: 2_017_008_487_422_258_757}
 LONGS = {0: -5_252_525_462_095_825_812, 1: -7_001_672_635_703_045_582, -1: 3_858_142_552_250_413_010}

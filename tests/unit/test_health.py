@@ -6,7 +6,7 @@ from http import HTTPStatus
 
 import pytest
 
-from anabranch.runtime.health import Health, Vitals, judge, report
+from anabranch.observe.health import Health, Vitals, judge, report
 
 
 @pytest.mark.parametrize(

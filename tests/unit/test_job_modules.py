@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from anabranch.cli.job_modules import archive_of_neighbours, import_path, py_files
 from anabranch.errors import JobError
-from anabranch.job_modules import archive_of_neighbours, import_path, py_files
 
 
 @pytest.fixture

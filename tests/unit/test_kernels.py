@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from anabranch.operators.folds import Concatenate, Sum
-from anabranch.operators.kernels import find_runs
-from anabranch.operators.sliding import BATCH, FIRST, LAST, PANES, ROWS, SPEC, SlidingOperator
+from anabranch.aggregates.folds import Concatenate, Sum
+from anabranch.aggregates.kernels import find_runs
+from anabranch.operators.batch_windows import BATCH, FIRST, LAST, PANES, ROWS, SPEC, SlidingOperator
 from anabranch.windows import Batches, PaneWindow
 
 

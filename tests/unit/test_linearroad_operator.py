@@ -20,8 +20,8 @@ from anabranch.linearroad.check.validate import validate
 from anabranch.linearroad.operator import FIRST_CARS, Road
 from anabranch.linearroad.query import group_of_expressway, is_balance_query
 from anabranch.linearroad.schema import ANSWERS, HISTORY, INPUT, SEGMENT_HISTORY, Kind, Mode, answer_schema
-from anabranch.merge.tree import root
 from anabranch.operators.state import MemoryState
+from anabranch.plan.tree import root
 
 ROWS = {name: -1 for name in INPUT.names}
 

@@ -15,7 +15,7 @@ from anabranch.linearroad.check.validate import NEVER, KindReport, Report, valid
 from anabranch.linearroad.rate import Course, Trial, next_expressways, rating
 from anabranch.linearroad.schema import INPUT, Mode, answer_schema
 from anabranch.linearroad.watch import LOST, Watch, read_emitted, write_emitted
-from anabranch.runtime.progress import OperatorProgress
+from anabranch.observe.progress import OperatorProgress
 
 COURSE = Course(seconds=600, paced=120)
 

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 
 from anabranch.errors import StateError
-from anabranch.runtime import live
-from anabranch.runtime.live import LiveState
+from anabranch.store import live
+from anabranch.store.live import LiveState
 
 LENGTH = 40
 
@@ -267,7 +267,7 @@ def test_a_state_of_another_format_is_rebuilt(tmp_path: Path, monkeypatch: pytes
 
 OTHER = """
 import sys
-from anabranch.runtime.live import LiveState
+from anabranch.store.live import LiveState
 
 state = LiveState(sys.argv[1], "r")
 assert state.stamp() == 3, state.stamp()

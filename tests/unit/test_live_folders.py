@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 
 from anabranch.errors import StateError
-from anabranch.runtime import live_folders
-from anabranch.runtime.lease import Lease
-from anabranch.runtime.live import LiveState
-from anabranch.runtime.own_folder import OwnFolder
+from anabranch.store import live_folders
+from anabranch.store.lease import Lease
+from anabranch.store.live import LiveState
+from anabranch.store.own_folder import OwnFolder
 
 QUERY, OTHER = "0" * 32, "f" * 32
 

@@ -7,9 +7,8 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from anabranch.runtime.progress import EpochProgress, OperatorProgress, WorkerMeasure
-from anabranch.ui import LiveView
-from anabranch.ui.live import bars
+from anabranch.cli.live_view import LiveView, bars
+from anabranch.observe.progress import EpochProgress, OperatorProgress, WorkerMeasure
 
 OPERATOR = OperatorProgress(
     "window-1",

@@ -7,9 +7,10 @@ import logging
 import pytest
 
 import anabranch
-from anabranch.runtime.logs import QueryLog
-from anabranch.runtime.progress import DropProgress, EpochProgress, OperatorProgress, WorkerMeasure
-from anabranch.runtime.settings import QoS, Settings
+from anabranch.observe.log import QueryLog
+from anabranch.observe.progress import DropProgress, EpochProgress, OperatorProgress, WorkerMeasure
+from anabranch.query.settings import QoS
+from anabranch.runtime.settings import Settings
 
 SETTINGS = Settings(QoS(max_latency="5 s"), "1 second", 4, 10, 30.0, "")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.network.names import parts_of
+from anabranch.spark.column_names import parts_of
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.plan.order import keeps_order
+from anabranch.spark.order import keeps_order
 
 FILES = """== Physical Plan ==
 *(1) Filter (isnotnull(t#5L) AND (t#5L > 1))

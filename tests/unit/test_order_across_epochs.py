@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.operators.sliding import FIRST, LAST, SPEC
+from anabranch.operators.batch_windows import FIRST, LAST, SPEC
 from anabranch.operators.state import MemoryState
-from anabranch.operators.windowed import WindowOperator
+from anabranch.operators.time_windows import WindowOperator
 from anabranch.windows import Panes, Window
 from tests.unit.test_windowed_operator import Row, panes_of, settings, windows_strategy
 

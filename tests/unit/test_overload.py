@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from anabranch.plan.drops import Box, DropPoint, Terms, cuts, drop_points
-from anabranch.runtime.overload import HEADROOM, Load, Shed, WorkShares
-from anabranch.runtime.progress import DropProgress, EpochProgress, OperatorProgress
+from anabranch.control.shed import HEADROOM, Load, Shed, WorkShares
+from anabranch.observe.progress import DropProgress, EpochProgress, OperatorProgress
+from anabranch.shedding.points import Box, DropPoint, Terms, cuts, drop_points
 from anabranch.windows import Window
 
 S = 1_000_000

@@ -13,16 +13,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from anabranch.aggregates.folds import Runs
+from anabranch.aggregates.partial_state import Evaluate, StateFold
 from anabranch.errors import OperatorError
 from anabranch.io.blocks import pack
-from anabranch.operators.folds import Runs
-from anabranch.operators.partial import Aggregation, PartialEvaluation, WholeEvaluation
-from anabranch.operators.parts import Evaluate, StateFold
-from anabranch.operators.sliding import FIRST, LAST, PANE, ROWS, SPEC
-from anabranch.operators.windowed import WindowSettings
-from anabranch.split import partitioner
-from anabranch.split.partitioner import Partitioner, table_of
-from anabranch.split.partitioning import Partitioning
+from anabranch.keys import partitioner
+from anabranch.keys.partitioner import Partitioner, table_of
+from anabranch.keys.policy import Partitioning
+from anabranch.operators.batch_windows import FIRST, LAST, PANE, ROWS, SPEC
+from anabranch.operators.partial_windows import Aggregation, PartialEvaluation, WholeEvaluation
+from anabranch.operators.time_windows import WindowSettings
 from anabranch.split.splitter import MARK
 from anabranch.windows import Panes, Window
 from anabranch.windows.ids import Stretch

@@ -11,12 +11,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from anabranch.errors import InvalidArgumentError
-from anabranch.split import partitioner
-from anabranch.split.assigning import candidates_of
-from anabranch.split.imbalance import WindowLoads, loads_of
-from anabranch.split.partitioner import HeavyKeys, Partitioner
-from anabranch.split.partitioning import POLICIES, Partitioning
-from anabranch.split.selection import Seen, select
+from anabranch.keys import partitioner
+from anabranch.keys.kernels import candidates_of
+from anabranch.keys.metrics import WindowLoads, loads_of
+from anabranch.keys.partitioner import HeavyKeys, Partitioner
+from anabranch.keys.policy import POLICIES, Partitioning
+from anabranch.keys.selection import Seen, select
 from tests.oracles import partitioners as oracle
 
 VARIANTS = [Partitioning(policy) for policy in POLICIES if policy != "heavy"] + [

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.runtime.controllers import HEAVY, KeyPlacement
-from anabranch.runtime.progress import EpochProgress, OperatorProgress, PartitionMeasure
-from anabranch.split.hashing import hash_keys
-from anabranch.split.imbalance import loads_of
-from anabranch.split.keys import KeyRoute, PlacedGate
-from anabranch.split.partitioner import HeavyKeys, Partitioner
-from anabranch.split.partitioning import PAPER, Partitioning
-from anabranch.split.placed import HEAVY_KEYS, MOST_WINDOWS, Placed, heaviest_of, loads_by_window
+from anabranch.control.base import HEAVY, KeyPlacement
+from anabranch.keys.census import HEAVY_KEYS, MOST_WINDOWS, Placed, heaviest_of, loads_by_window
+from anabranch.keys.hashing import hash_keys
+from anabranch.keys.metrics import loads_of
+from anabranch.keys.partitioner import HeavyKeys, Partitioner
+from anabranch.keys.policy import PAPER, Partitioning
+from anabranch.observe.progress import EpochProgress, OperatorProgress, PartitionMeasure
+from anabranch.split.key_routes import KeyRoute, PlacedGate
 from anabranch.split.splitter import MARK, Census, OpenGate, RowReader, Splitter
 from anabranch.windows.ids import Stretch
 

@@ -16,8 +16,9 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.operators.folds import Concatenate, Sum
-from anabranch.operators.positions import (
+from anabranch.aggregates.folds import Concatenate, Sum
+from anabranch.operators.batch_windows import FIRST, LAST, PANE, ROWS, SPEC
+from anabranch.operators.numbering import (
     BUCKETS,
     COUNTED,
     DROPPED,
@@ -31,10 +32,9 @@ from anabranch.operators.positions import (
     coins,
     decide,
 )
-from anabranch.operators.sliding import FIRST, LAST, PANE, ROWS, SPEC
 from anabranch.operators.state import MemoryState, State
-from anabranch.operators.windowed import OPEN, CountWindowOperator, WindowSettings
-from anabranch.shed.windrop import Tally, coin
+from anabranch.operators.time_windows import OPEN, CountWindowOperator, WindowSettings
+from anabranch.shedding.windrop import Tally, coin
 from anabranch.windows import Panes, Window
 from tests.oracles.positions import Counting, Drop, Row
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.runtime.progress import EpochProgress, OperatorProgress, SplitterMeasure, WorkerMeasure
+from anabranch.observe.progress import EpochProgress, OperatorProgress, SplitterMeasure, WorkerMeasure
 
 count, seconds, text = st.integers(0, 2**53), st.floats(0, 1e9), st.text(max_size=8)
 workers = st.builds(WorkerMeasure, count, count, seconds, count, count, count, count, seconds, seconds, seconds)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from anabranch.runtime.progress import DropProgress, EpochProgress, OperatorProgress, WorkerMeasure
+from anabranch.observe.progress import DropProgress, EpochProgress, OperatorProgress, WorkerMeasure
 
 OPERATOR = OperatorProgress(
     "window-1",

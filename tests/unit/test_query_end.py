@@ -12,12 +12,13 @@ from py4j.protocol import Py4JNetworkError
 from pyspark.errors import StreamingQueryException
 
 from anabranch.errors import AnabranchError, StateError
+from anabranch.observe.listeners import Prometheus, Watched
+from anabranch.observe.progress import EpochProgress
+from anabranch.query.settings import QoS
 from anabranch.runtime.arrivals import Arrivals
-from anabranch.runtime.exporters import Prometheus, Watched
-from anabranch.runtime.own_folder import OwnFolder
-from anabranch.runtime.progress import EpochProgress
-from anabranch.runtime.query import EpochQuery
-from anabranch.runtime.settings import QoS, Settings
+from anabranch.runtime.handle import EpochQuery
+from anabranch.runtime.settings import Settings
+from anabranch.store.own_folder import OwnFolder
 
 QUIET = {"message": "Waiting for data to arrive", "isDataAvailable": False, "isTriggerActive": False}
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from anabranch import errors
 from anabranch.errors import AnabranchError, CheckpointError, OperatorError, StateError
-from anabranch.runtime.query import _unwrapped
+from anabranch.runtime.handle import _unwrapped
 
 ALL = sorted(
     (each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, AnabranchError)),

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anabranch.control import base
+from anabranch.control.rebalance import HOLD, QUIET, Rebalance
 from anabranch.errors import InvalidArgumentError
-from anabranch.runtime import controllers
-from anabranch.runtime.progress import EpochProgress, OperatorProgress, WorkerMeasure
-from anabranch.runtime.rebalancing import HOLD, QUIET, Rebalance
+from anabranch.observe.progress import EpochProgress, OperatorProgress, WorkerMeasure
 
 FULL, EMPTY, HALF = 0.9, 0.0, 0.2
 """occupancies of a supplier, a consumer and a neutral worker"""
@@ -73,7 +73,7 @@ class Run:
 
 
 def test_it_is_registered() -> None:
-    assert controllers.get("rebalance") is Rebalance
+    assert base.get("rebalance") is Rebalance
 
 
 def test_groups_are_dealt_in_turn_to_all_workers_at_first() -> None:

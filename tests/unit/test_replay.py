@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from anabranch.errors import InvalidArgumentError, ReplayError
 from anabranch.io.blocks import write_blocks
-from anabranch.io.pacer import Pacer
-from anabranch.io.recording import Recording, shares
-from anabranch.io.replay import ReplayOptions
+from anabranch.io.replay.pacer import Pacer
+from anabranch.io.replay.recording import Recording, shares
+from anabranch.io.replay.source import ReplayOptions
 from tests.oracles.replay import due_by
 
 Blocks = list[list[int | None]]

@@ -23,8 +23,8 @@ from pyarrow import fs
 from pyspark import cloudpickle
 
 from anabranch.errors import CheckpointError, InvalidArgumentError, StateError
-from anabranch.runtime import files
-from anabranch.runtime.files import ALIGNMENT, FORMAT, OLDEST, Folder
+from anabranch.io import folder
+from anabranch.io.folder import ALIGNMENT, FORMAT, OLDEST, Folder
 from tests.conftest import s3_at
 
 RESERVED = {"kind", "crc32", "length", "name", "payload", "self"}
@@ -170,7 +170,7 @@ def test_any_flipped_bit(local: Folder) -> None:
 
 
 def test_a_newer_format(local: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "FORMAT", FORMAT + 1)
+    monkeypatch.setattr(folder, "FORMAT", FORMAT + 1)
     local.write("a", "thing", b"x")
     monkeypatch.undo()
     with pytest.raises(CheckpointError, match=f"format {FORMAT + 1}"):
@@ -178,7 +178,7 @@ def test_a_newer_format(local: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_older_format_than_is_supported(local: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "FORMAT", OLDEST - 1)
+    monkeypatch.setattr(folder, "FORMAT", OLDEST - 1)
     local.write("a", "thing", b"x")
     monkeypatch.undo()
     with pytest.raises(CheckpointError, match=f"has format {OLDEST - 1}, .* reads is {OLDEST}"):
@@ -348,7 +348,7 @@ def test_a_folder_that_vanished_is_not_made_again(local: Folder) -> None:
 def test_what_a_crash_left_is_not_listed_and_goes_with_the_folder(local: Folder) -> None:
     code = f"""
 import os
-from anabranch.runtime.files import Folder
+from anabranch.io.folder import Folder
 Folder._put = lambda self, path, pieces: (open(path, "wb").write(b"half"), os._exit(9))
 Folder.at({local.path!r}).write("a", "thing", b"x")
 """

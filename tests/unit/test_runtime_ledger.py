@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from pyspark import cloudpickle
 
 from anabranch.errors import CheckpointError, InvalidArgumentError, StateError
-from anabranch.runtime import files
-from anabranch.runtime.files import FORMAT, Folder
-from anabranch.runtime.ledger import Ledger, open_checkpoint
+from anabranch.io.folder import FORMAT, Folder
+from anabranch.store.ledger import Ledger, open_checkpoint
 
 
 @pytest.fixture
@@ -176,7 +175,7 @@ def test_a_crash_at_the_first_use_does_not_spoil_the_folder(tmp_path: Path) -> N
 
 
 def test_a_checkpoint_of_a_newer_release(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "FORMAT", FORMAT + 1)
+    monkeypatch.setattr(folder, "FORMAT", FORMAT + 1)
     folder.create()
     folder.write("query.json", "checkpoint", b"whatever comes then")
     monkeypatch.undo()

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from pyspark import cloudpickle
 
 from anabranch.errors import CheckpointError, StateError
+from anabranch.io.folder import Folder
 from anabranch.operators.state import MemoryState, State
-from anabranch.runtime.files import Folder
-from anabranch.runtime.live import LiveState
-from anabranch.runtime.store import EpochStore
+from anabranch.store.epoch_store import EpochStore
+from anabranch.store.live import LiveState
 
 
 @pytest.fixture

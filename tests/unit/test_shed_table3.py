@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.plan.drops import Box, DropPoint, Terms, drop_points
+from anabranch.shedding.points import Box, DropPoint, Terms, drop_points
 from anabranch.windows import Window
 from tests.oracles.shedding import Filters, Results, Runs, Values, evaluate, in_gap, ledger, table_3
 

@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import pytest
 
+from anabranch.control.base import BatchSize, SplitTuning
+from anabranch.control.simulate import Cluster, Simulation, SplitWork, WindowWork, constant, simulate, step
 from anabranch.errors import InvalidArgumentError
-from anabranch.runtime.controllers import BatchSize, SplitTuning
-from anabranch.simulate import Cluster, Simulation, SplitWork, WindowWork, constant, simulate, step
 from anabranch.split.cost import SplitCosts, splitters_needed
 from anabranch.windows import Window
 

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anabranch.errors import InvalidArgumentError
-from anabranch.runtime.rebalancing import Rebalance
-from anabranch.simulate import (
+from anabranch.control.rebalance import Rebalance
+from anabranch.control.simulate import (
     Arrivals,
     Cluster,
     JoinCosts,
@@ -19,6 +18,7 @@ from anabranch.simulate import (
     master_buffer_peak,
     simulate,
 )
+from anabranch.errors import InvalidArgumentError
 
 COSTS = JoinCosts(insert=2e-6, scan=2e-8, pair=1e-6, message=1e-3, byte=1e-8)
 T_D = 2.0

@@ -6,8 +6,9 @@ import os
 
 import pytest
 
-from anabranch.runtime.settings import QoS, Settings
-from anabranch.runtime.slots import configured_slots
+from anabranch.query.settings import QoS
+from anabranch.runtime.settings import Settings
+from anabranch.spark.slots import configured_slots
 
 EXECUTORS = {"spark.executor.instances": "4", "spark.executor.cores": "3"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from anabranch.errors import CheckpointError, StateError
-from anabranch.runtime.spark_errors import disk_error, starting
+from anabranch.spark.quirks import disk_error, starting
 
 FOLDER = "/data/checkpoint/spark"
 # As Spark 4.1 words them.

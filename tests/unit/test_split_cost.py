@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.errors import InvalidArgumentError
-from anabranch.runtime.progress import SplitterMeasure, WorkerMeasure
+from anabranch.observe.progress import SplitterMeasure, WorkerMeasure
 from anabranch.split.cost import SplitCosts, process_cost, splitters_needed
-from anabranch.split.tuning import SAMPLES, next_window_bytes
+from anabranch.split.window_size import SAMPLES, next_window_bytes
 from tests.oracles.split_cost import split_seconds
 
 cost = st.floats(1e-9, 1e-3)

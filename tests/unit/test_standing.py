@@ -10,10 +10,10 @@ from typing import cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.runtime.files import Folder
-from anabranch.runtime.ledger import Ledger
-from anabranch.runtime.plan import Network
-from anabranch.runtime.standing import OperatorState, Standing
+from anabranch.io.folder import Folder
+from anabranch.query.graph import Network
+from anabranch.runtime.driver_state import OperatorState, Standing
+from anabranch.store.ledger import Ledger
 
 
 def after(state: OperatorState) -> OperatorState:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.errors import ArithmeticOverflowError
-from anabranch.merge.tree import root
+from anabranch.plan.tree import root
 
 parts = st.lists(
     st.tuples(st.none() | st.integers(0, 3), st.integers(0, 2), st.none() | st.integers(-50, 50), st.integers(-9, 9)),

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from anabranch.errors import InvalidArgumentError
-from anabranch.runtime.triggers import AVAILABLE_NOW, trigger_of, trigger_seconds
+from anabranch.query.triggers import AVAILABLE_NOW, trigger_of, trigger_seconds
 
 
 @pytest.mark.parametrize("given", ["available-now", "availableNow", "available_now", "AVAILABLENOW", "available now"])

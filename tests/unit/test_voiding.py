@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 
 from anabranch.errors import CheckpointError, StateError
+from anabranch.io.folder import Folder
 from anabranch.operators.state import MemoryState
-from anabranch.runtime.files import Folder
-from anabranch.runtime.ledger import MARKED, Ledger, open_checkpoint
-from anabranch.runtime.store import EpochStore
-from anabranch.runtime.voiding import void_decision
+from anabranch.store.epoch_store import EpochStore
+from anabranch.store.ledger import MARKED, Ledger, open_checkpoint
+from anabranch.store.voiding import void_decision
 
 PLAN = {"batch": 7, MARKED: True}
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.operators.folds import Concatenate, Edge, Extreme, Sum
-from anabranch.operators.sliding import FIRST, LAST, PANE, ROWS, SPEC
+from anabranch.aggregates.folds import Concatenate, Edge, Extreme, Sum
+from anabranch.operators.batch_windows import FIRST, LAST, PANE, ROWS, SPEC
 from anabranch.operators.state import MemoryState
-from anabranch.operators.windowed import WindowOperator, WindowSettings
+from anabranch.operators.time_windows import WindowOperator, WindowSettings
 from anabranch.windows import Panes, Window
 
 Row = tuple[int, str | None, int]  # time, key, value

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.shed.windrop import DropState, Ranges, Tally, coin, most, says_drop
+from anabranch.shedding.windrop import DropState, Ranges, Tally, coin, most, says_drop
 
 Z = 4.0
 """How many standard deviations are still chance. Seeds are fixed: what passes once, passes always."""

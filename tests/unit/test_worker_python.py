@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from anabranch import worker_python
 from anabranch.errors import WorkerPythonError
-from anabranch.runtime.query import _unwrapped
-from anabranch.worker_python import check_local_python, check_workers, worker_python_error
+from anabranch.runtime.handle import _unwrapped
+from anabranch.spark import worker_python
+from anabranch.spark.worker_python import check_local_python, check_workers, worker_python_error
 
 TASK = "org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n  {}\n\tat java"
 

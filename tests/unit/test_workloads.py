@@ -14,15 +14,7 @@ import pytest
 
 from anabranch.bench import workloads
 from anabranch.bench.trips import CELLS, RATE, RUSH_RATE, TAXIS, cells, trips
-from anabranch.bench.workloads import (
-    DEBS_WINDOWS,
-    MINUTE,
-    NAMES,
-    SHARED_DATA_VARIABLE,
-    Workload,
-    shared_data,
-    workload,
-)
+from anabranch.bench.workloads import DEBS_WINDOWS, MINUTE, NAMES, SHARED_DATA_VARIABLE, Workload, shared_data, workload
 from anabranch.errors import InvalidArgumentError, MissingDependencyError
 
 GENERATED = [name for name in NAMES if not name.startswith("tpch")]

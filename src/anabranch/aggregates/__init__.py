@@ -1,6 +1,6 @@
 """Aggregates: lift, combine, lower, invert; Anabranch's own and user-defined ones."""
 
-from anabranch.aggregates.base import Aggregate, Bound, ColumnLike, Inputs, Parts, State
+from anabranch.aggregates.base import Aggregate, Bound, ColumnLike, Inputs, PythonState, State
 from anabranch.aggregates.native import (
     avg,
     collect,
@@ -23,7 +23,7 @@ __all__ = [
     "Bound",
     "ColumnLike",
     "Inputs",
-    "Parts",
+    "PythonState",
     "State",
     "avg",
     "collect",

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pyspark.sql import Column
 from pyspark.sql.types import DataType
 
-from anabranch.operators.folds import Fold
-from anabranch.operators.parts import Evaluate, StateFold
+from anabranch.aggregates.folds import Fold
+from anabranch.aggregates.partial_state import Evaluate, StateFold
 
 ColumnLike = str | Column
 
@@ -34,11 +34,11 @@ class State:
     fold: Fold
     merge: Callable[[Column], Column] | None = None
     result: DataType | None = None
-    parts: Parts | None = None
+    in_python: PythonState | None = None
 
 
 @dataclass(frozen=True)
-class Parts:
+class PythonState:
     """How workers evaluate an aggregate in Python, each over the rows that it got.
 
     `evaluate` makes a state of rows, of the type `type`, which travels; `fold` combines such states.

@@ -29,11 +29,11 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from anabranch.aggregates import folds
 from anabranch.aggregates.base import Aggregate, Bound, ColumnLike, Inputs, State
 from anabranch.aggregates.sums import checked_avg, checked_sum, sum_type
 from anabranch.calls import called_as
 from anabranch.errors import ColumnTypeError, InvalidArgumentError
-from anabranch.operators import folds
 
 _SUM = folds.Sum()
 _LEAST, _GREATEST = folds.Extreme(greatest=False), folds.Extreme(greatest=True)

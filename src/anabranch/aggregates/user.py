@@ -6,14 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, CalendarIntervalType, DataType, MapType, StructType, VariantType
+from pyspark.sql.types import DataType
 
-from anabranch.aggregates.base import Aggregate, Bound, ColumnLike, Inputs, Parts, State
+from anabranch.aggregates import folds
+from anabranch.aggregates.base import Aggregate, Bound, ColumnLike, Inputs, PythonState, State
+from anabranch.aggregates.partial_state import Evaluate, StateFold
 from anabranch.calls import called_as
 from anabranch.errors import ColumnTypeError, InvalidArgumentError
-from anabranch.io.arrow import arrow_type
-from anabranch.operators import folds
-from anabranch.operators.parts import Evaluate, StateFold
+from anabranch.spark.arrow import arrow_type
+from anabranch.spark.columns import can_be_sorted
 
 
 @called_as('ab.user_aggregate("fare", init=list, incr=..., final=..., returns="double")')
@@ -66,24 +67,15 @@ def user_aggregate(
         row = F.struct(inputs.time.alias("t"), *(c.alias(f"v{i}") for i, c in enumerate(inputs.columns)))
         rows = F.sort_array(F.collect_list(row))
         fold = folds.UserFold(init, incr, final, merge, arrow_type(result))
-        parts = None
+        in_python = None
         if state is not None and merge is not None:
             kind = _parse("state", state)
             arrow = arrow_type(kind)
             combine = StateFold(arrow, merge, final, arrow_type(result))
-            parts = Parts(Evaluate(init, incr, arrow), combine, kind)
-        return Bound((State(rows, fold, result=result, parts=parts),), lambda s: s[0], None)
+            in_python = PythonState(Evaluate(init, incr, arrow), combine, kind)
+        return Bound((State(rows, fold, result=result, in_python=in_python),), lambda s: s[0], None)
 
     return Aggregate(name, columns, bind, mergeable=merge is not None, python=True)
-
-
-def can_be_sorted(kind: DataType) -> bool:
-    """Whether Spark has an order for values of that type."""
-    if isinstance(kind, ArrayType):
-        return can_be_sorted(kind.elementType)
-    if isinstance(kind, StructType):
-        return all(can_be_sorted(field.dataType) for field in kind)
-    return not isinstance(kind, (MapType, VariantType, CalendarIntervalType))
 
 
 def _parse(what: str, kind: str | DataType) -> DataType:

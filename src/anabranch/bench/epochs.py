@@ -37,8 +37,8 @@ import anabranch as ab
 from anabranch.bench.data import Events, write_parts
 from anabranch.bench.report import Measured, best_of, print_json, progress, show, show_ratios
 from anabranch.bench.windows import ResultsDifferError
-from anabranch.embedded import local_session
 from anabranch.errors import AnabranchError
+from anabranch.local.session import local_session
 
 OVERLAP = 100
 SUBSTREAMS = 16

@@ -24,9 +24,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from anabranch._java import ensure_java
 from anabranch.bench.report import print_json, progress, show_ratios
 from anabranch.errors import JobError
+from anabranch.local.java import ensure_java
 
 REPEATS = 5
 SELDOM = {"batch, Spark's window()": 2}

@@ -38,7 +38,7 @@ from anabranch.bench.join_tuning import cpu_per_tuple
 from anabranch.bench.report import Measured, best_of, drain, print_json, progress, show, show_ratios
 from anabranch.bench.windows import ResultsDifferError
 from anabranch.bench.workloads import shared_data
-from anabranch.embedded import local_session
+from anabranch.local.session import local_session
 from anabranch.windows import describe
 
 GOALS = {

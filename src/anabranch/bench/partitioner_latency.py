@@ -19,7 +19,7 @@ import anabranch as ab
 from anabranch.aggregates import Aggregate
 from anabranch.bench.windows import ResultsDifferError
 from anabranch.bench.workloads import Workload
-from anabranch.split.partitioning import COUNTING_KEYS, WITH_CHOICES, Partitioning
+from anabranch.keys.policy import COUNTING_KEYS, WITH_CHOICES, Partitioning
 from anabranch.windows import describe
 
 TOP = 10

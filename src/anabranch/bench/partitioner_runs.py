@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 
 from anabranch.bench.workloads import Workload
 from anabranch.errors import AnabranchError
-from anabranch.split.hashing import hash_keys
-from anabranch.split.imbalance import WindowLoads, loads_of
-from anabranch.split.partitioner import HeavyKeys, Partitioner, table_of
-from anabranch.split.partitioning import Partitioning
-from anabranch.split.placed import Placed, heaviest_of
-from anabranch.split.selection import Seen
+from anabranch.keys.census import Placed, heaviest_of
+from anabranch.keys.hashing import hash_keys
+from anabranch.keys.metrics import WindowLoads, loads_of
+from anabranch.keys.partitioner import HeavyKeys, Partitioner, table_of
+from anabranch.keys.policy import Partitioning
+from anabranch.keys.selection import Seen
 
 SH, FLD = Partitioning("sh"), Partitioning("fld")
 PK_2, PK_5 = Partitioning("pk", 2), Partitioning("pk", 5)

@@ -39,9 +39,9 @@ from anabranch.bench import partitioner_runs as runs
 from anabranch.bench.partitioner_runs import AM_2, CAM_2, CAM_5, FLD, LM_2, LM_2_H, PK_2, PK_5, SH, WORKERS
 from anabranch.bench.report import progress, show_ratios
 from anabranch.bench.workloads import NAMES, Workload, shared_data, workload
-from anabranch.embedded import local_session
-from anabranch.split.partitioning import Partitioning
-from anabranch.split.selection import Selected, select
+from anabranch.keys.policy import Partitioning
+from anabranch.keys.selection import Selected, select
+from anabranch.local.session import local_session
 
 SKEWED = "google-jobs"
 TAXIS = "debs-q1"

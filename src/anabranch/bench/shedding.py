@@ -32,8 +32,8 @@ from anabranch.bench.report import Measured, print_json, progress, show, show_ra
 from anabranch.bench.shedding_loads import nested, tumbling
 from anabranch.bench.shedding_overhead import Filtered, Recorded, compared
 from anabranch.bench.shedding_runs import Costs, Load, Runner, Trial
-from anabranch.embedded import local_session
-from anabranch.runtime.settings import DropAt
+from anabranch.local.session import local_session
+from anabranch.query.settings import DropAt
 
 GOALS = {"overhead_p0": 0.97, "delivered_of_ideal_2x": 0.8}
 LIMITS = {"latency_of_bound_2x": 1.0}

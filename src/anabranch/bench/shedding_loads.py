@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import anabranch as ab
 from anabranch.bench.shedding_runs import SECOND, Load, Output, delay, working_sink
-from anabranch.embedded import usable_cores
-from anabranch.runtime.deliveries import Delivery
+from anabranch.local.session import usable_cores
+from anabranch.query.deliveries import Delivery
 
 DELAY = 60.0
 """microseconds of work a row: a few ten thousand rows a second on two cores"""

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 import anabranch as ab
 from anabranch.bench.data import START
 from anabranch.bench.report import Measured
-from anabranch.embedded import usable_cores
+from anabranch.local.session import usable_cores
 
 MILLI = 1_000
 

@@ -30,10 +30,10 @@ from pyspark.sql import functions as F
 
 import anabranch as ab
 from anabranch.bench.report import Measured, drain
-from anabranch.embedded import usable_cores
 from anabranch.errors import AnabranchError
-from anabranch.runtime.deliveries import Delivery
-from anabranch.runtime.settings import DropAt
+from anabranch.local.session import usable_cores
+from anabranch.query.deliveries import Delivery
+from anabranch.query.settings import DropAt
 
 MAX_GAP = 10
 """B: the paper's batches have 10 windows"""

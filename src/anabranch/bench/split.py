@@ -42,20 +42,12 @@ from anabranch.bench.data import START
 from anabranch.bench.report import Measured, best_of, print_json, progress, show, show_ratios
 from anabranch.bench.windows import ResultsDifferError
 from anabranch.compiled import kernel
-from anabranch.embedded import local_session
 from anabranch.io.blocks import blocks_of, pack, read_block, unpack, write_blocks
-from anabranch.runtime.progress import SplitterMeasure
+from anabranch.local.session import local_session
+from anabranch.observe.progress import SplitterMeasure
 from anabranch.runtime.worker import merge_by_time
 from anabranch.split.cost import SplitCosts, splitters_needed
-from anabranch.split.splitter import (
-    ALL,
-    MARK,
-    PACKED_SCHEMA,
-    FunctionRoute,
-    ReferenceReader,
-    RowGate,
-    Splitter,
-)
+from anabranch.split.splitter import ALL, MARK, PACKED_SCHEMA, FunctionRoute, ReferenceReader, RowGate, Splitter
 
 Q = 64
 BROADCAST = 0.01

@@ -25,8 +25,8 @@ from rich.console import Console
 import anabranch as ab
 from anabranch.bench.data import Events, write_parts
 from anabranch.bench.report import Measured, best_of, drain, print_json, progress, show, show_ratios
-from anabranch.embedded import local_session
 from anabranch.errors import AnabranchError
+from anabranch.local.session import local_session
 
 SIZES = (1, 10, 100, 1000)
 BATCHES = (2, 10, 50)

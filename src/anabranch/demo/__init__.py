@@ -4,7 +4,7 @@
 
     result = run(out=Path("out"))      # writes out/demo.html and, with matplotlib, out/demo.png
 
-It needs nothing but Python: the traffic is made up (`traffic`), the Spark is local (`anabranch.embedded`). The parts:
+It needs nothing but Python: the traffic is made up (`traffic`), the Spark is local (`anabranch.local.session`). The parts:
 
 1. two million position reports are written as Parquet files;
 2. they are read as a stream, and the one-minute windows are drawn while they are delivered (`live`);
@@ -35,8 +35,8 @@ from anabranch.demo.result import DemoResult
 from anabranch.demo.tables import race_table, slowest_table
 from anabranch.demo.terminal import clock, phase
 from anabranch.demo.traffic import SEGMENTS, Reports, Traffic, simulate, write_reports
-from anabranch.embedded import local_session
 from anabranch.errors import InvalidArgumentError
+from anabranch.local.session import local_session
 
 __all__ = ["DemoResult", "run"]
 

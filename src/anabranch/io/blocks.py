@@ -42,6 +42,16 @@ _MICROS = 1_000_000  # of a second
 _PARQUET_UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
 
 
+@dataclass(frozen=True)
+class Packed:
+    """That a source delivers blocks and not rows: references to files, or Arrow payloads in a binary column."""
+
+    schema: pa.Schema
+    """of the tuples in the blocks"""
+    column: str | None = None
+    """the binary column with the payload; None: references, as `anabranch.replay(..., blocks=True)` delivers them"""
+
+
 def pack(batch: pa.RecordBatch | pa.Table) -> pa.Buffer:
     """The rows as one block; a table becomes one record batch."""
     return pa.py_buffer(b"".join(pack_in_parts(one_batch(batch) if isinstance(batch, pa.Table) else batch)))

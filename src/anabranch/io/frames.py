@@ -13,10 +13,9 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from anabranch.io.arrow import map_in_arrow
-from anabranch.io.blocks import payloads, referenced
-from anabranch.network.parts import Packed
-from anabranch.runtime.files import Folder
+from anabranch.io.blocks import Packed, payloads, referenced
+from anabranch.io.folder import Folder
+from anabranch.spark.arrow import map_in_arrow
 
 
 @dataclass(frozen=True)

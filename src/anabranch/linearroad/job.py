@@ -17,16 +17,16 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import anabranch as ab
-from anabranch.embedded import session
 from anabranch.errors import InvalidArgumentError, JobError
 from anabranch.io.blocks import read_block
-from anabranch.io.recording import Recording
+from anabranch.io.replay.recording import Recording
 from anabranch.linearroad.operator import road_of
 from anabranch.linearroad.query import REJECTED, answer_files, check_columns, linear_road, recorded
 from anabranch.linearroad.schema import ANSWERS, Mode, answer_schema
 from anabranch.linearroad.watch import Watch, write_emitted
-from anabranch.runtime.query import cause_of
-from anabranch.signals import asked_to_stop
+from anabranch.local.session import session
+from anabranch.local.signals import asked_to_stop
+from anabranch.runtime.handle import cause_of
 
 ROWS_PER_EPOCH = 2_000_000
 _LOOK = 0.5

@@ -32,7 +32,6 @@ from rich.console import Console
 from rich.table import Table
 
 import anabranch as ab
-from anabranch.embedded import local_session, usable_cores
 from anabranch.errors import InvalidArgumentError
 from anabranch.linearroad.check.reference import Expected, expected_answers
 from anabranch.linearroad.check.validate import Report, validate
@@ -43,6 +42,7 @@ from anabranch.linearroad.operator import road_of
 from anabranch.linearroad.query import linear_road, recorded
 from anabranch.linearroad.schema import LIMITS, Mode
 from anabranch.linearroad.watch import Watch
+from anabranch.local.session import local_session, usable_cores
 
 SNAPSHOT_EVERY = 120
 """Epochs, about four minutes: the state is gigabytes, and between snapshots its input is logged."""

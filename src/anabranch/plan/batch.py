@@ -5,22 +5,15 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
-from anabranch.network.columns import floordiv, quoted
-from anabranch.network.query import Query
-from anabranch.operators.sliding import BATCH, FIRST, PANE, PANES, ROWS, SPEC
-from anabranch.plan import partition
-from anabranch.plan.cost import UNKNOWN, Statistics
-from anabranch.plan.panes import (
-    evaluate,
-    keys_of,
-    lifts,
-    only_complete,
-    pane_struct,
-    result_columns,
-)
+from anabranch.operators.batch_windows import BATCH, FIRST, PANE, PANES, ROWS, SPEC
+from anabranch.plan import partitioned
+from anabranch.plan.panes import evaluate, keys_of, lifts, only_complete, pane_struct, result_columns
 from anabranch.plan.placement import placement
 from anabranch.plan.positions import with_positions
-from anabranch.plan.strategy import Strategy
+from anabranch.plan.prices import UNKNOWN, Statistics
+from anabranch.query.strategy import Strategy
+from anabranch.query.windowed import Query
+from anabranch.spark.columns import floordiv, quoted
 from anabranch.windows import Batches, Ring, Window, ring_node
 from anabranch.windows.ids import batch_window, first_window, last_window, pane_of
 
@@ -47,7 +40,7 @@ def build(
     source = _on_axis(query, observation)
     placed = placement(query, statistics, asked)
     if placed is not None:
-        return partition.build(query, source, AXIS, placed)
+        return partitioned.build(query, source, AXIS, placed)
     if query.native and (tumbling(query) or strategy.kind != "pane"):
         return _by_rows(query, source, strategy)
     return _by_panes(query, source, strategy)

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pyspark.sql import functions as F
 
 from anabranch.errors import InvalidArgumentError, StrategyError, StreamingError
-from anabranch.network.columns import floordiv, quoted
-from anabranch.network.query import Query
 from anabranch.plan import batch as batch_plan
 from anabranch.plan import streaming
-from anabranch.plan.cost import Price, Statistics, price
 from anabranch.plan.placement import goes_by_keys, sampled_keys
-from anabranch.plan.strategy import Strategy
+from anabranch.plan.prices import Price, Statistics, price
+from anabranch.query.strategy import Strategy
+from anabranch.query.windowed import Query
+from anabranch.spark.columns import floordiv, quoted
 from anabranch.windows import describe
 from anabranch.windows.ids import pane_of
 

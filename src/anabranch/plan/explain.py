@@ -6,11 +6,11 @@ import re
 
 from pyspark.sql import DataFrame
 
-from anabranch.network.query import Query
 from anabranch.plan.batch import tumbling
 from anabranch.plan.choose import Choice, delay_of
-from anabranch.plan.order import OPERATOR, physical_plan
 from anabranch.plan.placement import Placement, not_placed, placement
+from anabranch.query.windowed import Query
+from anabranch.spark.order import OPERATOR, physical_plan
 from anabranch.windows import Axis, describe
 
 _SHOWN = {

@@ -27,15 +27,15 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from anabranch.errors import StreamingError
-from anabranch.io.arrow import map_in_arrow
-from anabranch.network.columns import MICROS, floordiv, quoted
 from anabranch.operators.join.predicate import mask_of
 from anabranch.plan.explain import spark_plan
+from anabranch.spark.arrow import map_in_arrow
+from anabranch.spark.columns import MICROS, floordiv, quoted
+from anabranch.spark.worker_python import check_local_python
 from anabranch.windows import describe
-from anabranch.worker_python import check_local_python
 
 if TYPE_CHECKING:
-    from anabranch.network.join import Join, JoinPredicate
+    from anabranch.query.join import Join, JoinPredicate
 
 BUCKET_WINDOWS = 2
 """Width of a bucket, in W1 + W2."""

@@ -15,28 +15,23 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, IntegerType, LongType, StructField, StructType
 
-from anabranch.aggregates import State
-from anabranch.io.arrow import map_in_arrow
-from anabranch.network.columns import quoted
-from anabranch.network.query import Query
-from anabranch.operators.folds import Fold
-from anabranch.operators.sliding import BATCH, FIRST, LAST, PANE, PANES, ROWS, SPEC, SlidingOperator
-from anabranch.operators.windowed import WindowSettings
+from anabranch.aggregates.folds import Fold
+from anabranch.operators.batch_windows import BATCH, FIRST, LAST, PANE, PANES, ROWS, SPEC, SlidingOperator
+from anabranch.operators.time_windows import WindowSettings
+from anabranch.query.windowed import Query
+from anabranch.spark.arrow import map_in_arrow
+from anabranch.spark.columns import quoted
+from anabranch.spark.worker_python import check_local_python
 from anabranch.windows import Batches, Window
 from anabranch.windows.ids import window_start
-from anabranch.worker_python import check_local_python
 
 WINDOW = "window"
 WINDOW_SPEC = "window_spec"
 _TOTAL = "__ab_total"
 
 
-def states_of(query: Query) -> list[State]:
-    return [state for bound in query.bound.values() for state in bound.states]
-
-
 def state_names(query: Query) -> list[str]:
-    return [f"__ab_s{i}" for i in range(len(states_of(query)))]
+    return [f"__ab_s{i}" for i in range(len(query.states))]
 
 
 def window_settings(
@@ -51,7 +46,7 @@ def window_settings(
 
 def lifts(query: Query) -> list[Column]:
     """The aggregate Columns of the pane-level query: the rows, and every state."""
-    states = zip(states_of(query), state_names(query), strict=True)
+    states = zip(query.states, state_names(query), strict=True)
     return [F.count(F.lit(1)).alias(ROWS), *(state.lift.alias(name) for state, name in states)]
 
 
@@ -76,7 +71,7 @@ def evaluate(collected: DataFrame, query: Query, batches: Batches) -> DataFrame:
     panes = renamed.schema[PANES].dataType
     assert isinstance(panes, ArrayType) and isinstance(panes.elementType, StructType)
     schema = runs_schema(renamed.schema.fields[: len(plain)], panes.elementType, query)
-    folds = tuple(state.fold for state in states_of(query))
+    folds = tuple(state.fold for state in query.states)
     operator = SlidingOperator(query.panes.in_panes(), batches, folds, tuple(schema.names))
     check_local_python(collected.sparkSession)
     runs = map_in_arrow(renamed, operator, schema)
@@ -146,7 +141,7 @@ def pane_struct(query: Query, pane: Column) -> Column:
 def runs_schema(keys: Sequence[StructField], panes: StructType, query: Query) -> StructType:
     """The columns of runs: the keys, which windows, how many rows, and the folded states."""
     states: list[StructField] = []
-    for state, name in zip(states_of(query), state_names(query), strict=True):
+    for state, name in zip(query.states, state_names(query), strict=True):
         kind: DataType = state.result or panes[name].dataType
         states.append(StructField(name, kind))
     fixed = [StructField(SPEC, IntegerType()), *(StructField(n, LongType()) for n in (FIRST, LAST, ROWS))]

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pyspark.errors import PySparkTypeError
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, StringType
 
-from anabranch.aggregates import Parts
-from anabranch.errors import ColumnTypeError, InvalidArgumentError
-from anabranch.io.arrow import arrow_type
-from anabranch.network.columns import floordiv, quoted
-from anabranch.network.query import Query
-from anabranch.plan.cost import Statistics
-from anabranch.plan.panes import states_of
-from anabranch.plan.strategy import Strategy
-from anabranch.split.hashing import check_key_type, key_hash
-from anabranch.split.partitioner import HeavyKeys
-from anabranch.split.partitioning import Partitioning
-from anabranch.split.placed import HEAVY_KEYS, MOST_WINDOWS
-from anabranch.split.selection import Seen, select
+from anabranch.errors import InvalidArgumentError
+from anabranch.keys.census import HEAVY_KEYS, MOST_WINDOWS
+from anabranch.keys.hashing import key_hash
+from anabranch.keys.partitioner import HeavyKeys
+from anabranch.keys.policy import Partitioning
+from anabranch.keys.selection import Seen, select
+from anabranch.plan.prices import Statistics
+from anabranch.query.strategy import Strategy
+from anabranch.query.windowed import Query
+from anabranch.spark.columns import floordiv, quoted
 from anabranch.windows.ids import Stretch, pane_of
 
 _WINDOW, _HASH = "__ab_window", "__ab_hash"
@@ -54,52 +49,16 @@ class Placement:
         return f"{self.partitioning.label} over {self.workers} workers, {where}; {then}: {self.why}"
 
 
-def in_parts(query: Query) -> list[Parts] | None:
-    """How Python evaluates the query in parts; None if an aggregate is Spark's, or its state cannot travel."""
-    parts = [state.parts for state in states_of(query)]
-    return None if any(each is None for each in parts) else [each for each in parts if each is not None]
-
-
-def unplaceable(query: Query) -> str | None:
-    """Why the keys of a query cannot be placed by any policy."""
-    if not query.keys:
-        return "no key to partition by"
-    for key in query.keys:
-        reason = unhashable(key, query.source.schema[key].dataType)
-        if reason is not None:
-            return reason
-    if not query.mergeable:
-        return "an aggregate has no merge, so a window needs all its rows in one place"
-    return None
-
-
-def unhashable(key: str, kind: DataType) -> str | None:
-    """Why a key of that type cannot be placed by its hash."""
-    try:
-        check_key_type(arrow_type(kind))
-    except (ColumnTypeError, PySparkTypeError):
-        return f"the key {key!r} is of type {kind.simpleString()}, for which there is no hash"
-    if isinstance(kind, StringType) and not kind.isUTF8BinaryCollation():
-        # Keys that a collation makes equal have different hashes: they would be told apart.
-        return f"the key {key!r} has a collation, by which different strings are one key"
-    return None
-
-
 def not_placed(query: Query) -> str | None:
     """Why no policy is chosen for a query (with `auto`): Spark is then left alone."""
-    reason = unplaceable(query)
+    reason = query.unplaceable
     if reason is not None:
         return reason
     if not query.python:
         return "its aggregates are Spark's, which combines before the exchange: a task sends a row per key and pane"
-    if in_parts(query) is None:
+    if query.python_states is None:
         return "not every aggregate has a state that can travel (user_aggregate(..., state=...))"
     return None
-
-
-def evaluated_in_parts(query: Query) -> bool:
-    """Whether the epoch runtime evaluates the query in parts, in Python, whatever policy places the keys."""
-    return unplaceable(query) is None and in_parts(query) is not None
 
 
 def placement(query: Query, statistics: Statistics, strategy: Strategy | None = None) -> Placement | None:
@@ -120,7 +79,7 @@ def placement(query: Query, statistics: Statistics, strategy: Strategy | None = 
                 hint="leave using(...) out, or partition=...",
             )
     heavy = statistics.heavy(workers)
-    return Placement(partitioning, workers, asked.splitters, in_parts(query) is not None, why, heavy)
+    return Placement(partitioning, workers, asked.splitters, query.python_states is not None, why, heavy)
 
 
 def check_used(query: Query) -> None:
@@ -136,7 +95,7 @@ def check_used(query: Query) -> None:
 
 def check_placeable(query: Query) -> None:
     """An explicit policy for keys that cannot be placed is an error: it would change the result, or do nothing."""
-    reason = unplaceable(query)
+    reason = query.unplaceable
     if query.partition.partitioning is not None and reason is not None:
         raise InvalidArgumentError(
             f"partition={query.partition.partitioning.policy!r} cannot be used: {reason}",

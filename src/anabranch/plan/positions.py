@@ -10,8 +10,8 @@ from pyspark.sql import Window as Over
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, MapType, StructType
 
-from anabranch.network.columns import EVENT, quoted
-from anabranch.network.query import Query
+from anabranch.query.windowed import Query
+from anabranch.spark.columns import EVENT, quoted
 
 BUCKETS = 1024
 """Parts of the time line that are counted apart, when rows are numbered over all keys."""

@@ -21,22 +21,13 @@ from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
 from anabranch.errors import StreamingError
-from anabranch.network.columns import floordiv, quoted
-from anabranch.network.query import Query
-from anabranch.operators.sliding import BATCH, PANE, PANES
+from anabranch.keys.policy import AUTO
+from anabranch.operators.batch_windows import BATCH, PANE, PANES
 from anabranch.plan.batch import observe, tumbling
-from anabranch.plan.panes import (
-    WINDOW,
-    evaluate,
-    keys_of,
-    lifts,
-    lowered,
-    pane_struct,
-    state_names,
-    states_of,
-)
-from anabranch.plan.strategy import Strategy
-from anabranch.split.partitioning import AUTO
+from anabranch.plan.panes import WINDOW, evaluate, keys_of, lifts, lowered, pane_struct, state_names
+from anabranch.query.strategy import Strategy
+from anabranch.query.windowed import Query
+from anabranch.spark.columns import floordiv, quoted
 from anabranch.windows import Batches, Window
 from anabranch.windows.ids import last_window
 
@@ -66,7 +57,7 @@ def build_inner(query: Query, observation: Observation | None, asked: Strategy |
         )
     window = query.panes.windows[0]
     source = observe(query, query.source, observation).where(query.time.column.isNotNull())
-    merges = [state.merge for state in states_of(query)]
+    merges = [state.merge for state in query.states]
     by_rows = tumbling(query) or any(merge is None for merge in merges)
     if asked is not None and asked.kind != ("window" if by_rows else "pane") and not tumbling(query):
         raise StreamingError(

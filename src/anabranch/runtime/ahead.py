@@ -21,9 +21,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from anabranch.errors import InvalidArgumentError
-from anabranch.network.columns import LAST_SECOND, MICROS, TimeKind
-from anabranch.network.nodes import JoinNode, WindowNode
-from anabranch.runtime.plan import Network
+from anabranch.query.graph import Network
+from anabranch.query.nodes import JoinNode, WindowNode
+from anabranch.spark.columns import LAST_SECOND, MICROS, TimeKind
 from anabranch.windows import Duration, describe, micros
 
 AUTO = "auto"

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from anabranch.control.base import HEAVY, PLACING, SEARCH, seen_keys, window_search
+from anabranch.control.rebalance import MEMORY, ROUTING, WORKERS, Memory
 from anabranch.errors import AnabranchError, CheckpointError, ControllerError
-from anabranch.operators.positions import SHED
+from anabranch.keys.partitioner import HeavyKeys
+from anabranch.keys.policy import Partitioning
+from anabranch.operators.numbering import SHED
 from anabranch.runtime.ahead import Limits
-from anabranch.runtime.controllers import HEAVY, PLACING, SEARCH, seen_keys, window_search
-from anabranch.runtime.rebalancing import MEMORY, ROUTING, WORKERS, Memory
-from anabranch.runtime.recipes import SLOTS, Recipe
-from anabranch.runtime.shedding import Shedder
-from anabranch.split.partitioner import HeavyKeys
-from anabranch.split.partitioning import Partitioning
+from anabranch.runtime.execution.base import SLOTS, Recipe
+from anabranch.runtime.shedding.planner import Shedder
 
 WHY = "why:"
 """begins the reason of a change, which is a text for people"""

@@ -11,35 +11,35 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from anabranch.control.base import HEAVY
 from anabranch.errors import AnabranchError, OperatorError
-from anabranch.io.arrow import arrow_schema
 from anabranch.io.frames import read_files, unpacked
-from anabranch.io.sinks import Published, Sink
-from anabranch.network.columns import floordiv, up_to
-from anabranch.network.nodes import ONLY, CombineNode, Input, JoinNode, PositionsNode, ProcessNode, Stateful, WindowNode
-from anabranch.network.parts import Output, Source
-from anabranch.operators.positions import NUMBERED
-from anabranch.operators.windowed import KEYS_OF
-from anabranch.plan.drops import DropPoint
+from anabranch.io.parquet import Target
+from anabranch.io.sinks.base import Published, Sink
+from anabranch.keys.census import heaviest_of, loads_by_window
+from anabranch.keys.metrics import WindowLoads
+from anabranch.keys.partitioner import HeavyKeys
+from anabranch.keys.policy import Partitioning
+from anabranch.observe.progress import OperatorProgress, PartitionMeasure, SplitterMeasure, WorkerMeasure
+from anabranch.operators.numbering import NUMBERED
+from anabranch.operators.time_windows import KEYS_OF
 from anabranch.plan.placement import stretch_of
-from anabranch.runtime import jobs
+from anabranch.query.graph import Step
+from anabranch.query.nodes import ONLY, CombineNode, Input, JoinNode, PositionsNode, ProcessNode, Stateful, WindowNode
+from anabranch.query.origins import Output, Source
+from anabranch.runtime import stages
 from anabranch.runtime.ahead import shows_own_clock
-from anabranch.runtime.controllers import HEAVY
-from anabranch.runtime.counted import Counted, Seen
-from anabranch.runtime.drop_columns import source_name, time_at
-from anabranch.runtime.dropping import EpochDrops
-from anabranch.runtime.outputs import Target
-from anabranch.runtime.plan import Step
-from anabranch.runtime.progress import OperatorProgress, PartitionMeasure, SplitterMeasure, WorkerMeasure
-from anabranch.runtime.recipes import NULL_KEYS, SLOTS, Recipe
+from anabranch.runtime.driver_state import Context, Standing
+from anabranch.runtime.execution.base import NULL_KEYS, SLOTS, Recipe
+from anabranch.runtime.execution.window import PART
+from anabranch.runtime.shedding.columns import source_name, time_at
+from anabranch.runtime.shedding.counters import Counted, Seen
+from anabranch.runtime.shedding.filters import EpochDrops
 from anabranch.runtime.sources import BatchRows, at_once
-from anabranch.runtime.standing import Context, Standing
-from anabranch.runtime.windowing import PART
 from anabranch.runtime.worker import Edge, EpochTask
-from anabranch.split.imbalance import WindowLoads
-from anabranch.split.partitioner import HeavyKeys
-from anabranch.split.partitioning import Partitioning
-from anabranch.split.placed import heaviest_of, loads_by_window
+from anabranch.shedding.points import DropPoint
+from anabranch.spark.arrow import arrow_schema
+from anabranch.spark.columns import floordiv, up_to
 from anabranch.text import moment
 from anabranch.windows.ids import Stretch, pane_of
 
@@ -132,19 +132,19 @@ class Epoch:
             ]
             disorder = self.context.settings.qos.disorder
             left_out = None if self.drops is None else self.drops.of_results(step)
-            found = recipe.windows.run(jobs.union(packed), task, targets[ONLY], disorder, left_out)
+            found = recipe.windows.run(stages.union(packed), task, targets[ONLY], disorder, left_out)
         else:
             if isinstance(node, JoinNode) and at_once(node):
                 late_before = self.standing.operators[step.name].watermark
                 limits = [self._limit(each) for each in node.inputs]
-                packed = [jobs.packed_at_once(node, self._rows, late_before, limits, decided)]
+                packed = [stages.packed_at_once(node, self._rows, late_before, limits, decided)]
             else:
-                packed = [jobs.packed_rows(node, i, self._feed(node, e), decided) for i, e in enumerate(node.inputs)]
+                packed = [stages.packed_rows(node, i, self._feed(node, e), decided) for i, e in enumerate(node.inputs)]
             if recipe.where is None:
-                found = jobs.run_process(jobs.union(packed), task)
+                found = stages.run_process(stages.union(packed), task)
             else:
-                found = jobs.run_filtered(jobs.union(packed), task, recipe.where, targets[ONLY])
-        workers, written = jobs.node_reports(found)
+                found = stages.run_filtered(stages.union(packed), task, recipe.where, targets[ONLY])
+        workers, written = stages.node_reports(found)
         outputs = {ONLY: written} if task.outputs is None else _by_output(workers)
         for name, files in outputs.items():
             self._stage(step, name, targets[name], files)
@@ -165,7 +165,7 @@ class Epoch:
         origin = node.inputs[0].part.origin
         assert isinstance(origin, Output)
         partial, parts = self._staged_frame(origin), self._staged[id(origin.node), origin.name].rows
-        _, written = jobs.node_reports(jobs.run_combine(node, partial, parts, targets[ONLY]))
+        _, written = stages.node_reports(stages.run_combine(node, partial, parts, targets[ONLY]))
         self._stage(step, ONLY, targets[ONLY], written)
         emitted = sum(each["rows"] for each in written)
         return Outcome(OperatorProgress(step.name, emitted=emitted), self._watermarks[id(origin.node)])
@@ -182,21 +182,21 @@ class Epoch:
         i = self.context.network.index_of(origin)
         return Edge(each.port, time_column, self.standing.latest[i], origin.delay, idle=i in self.plan["idle"])
 
-    def _feed(self, node: Stateful, each: Input, counted: int | None = None) -> jobs.Feed:
+    def _feed(self, node: Stateful, each: Input, counted: int | None = None) -> stages.Feed:
         """The rows of an input, but those that are dropped; `counted`: the number of the input, to count these."""
         origin = each.part.origin
         name = self.context.network.name_of(node)
         late_before = self._late_before(node, name)
         if isinstance(origin, Output):
             rows = self._without_dropped(name, each, self._staged_frame(origin), counted)
-            return jobs.Feed(each.part.apply(rows), None, late_before)
+            return stages.Feed(each.part.apply(rows), None, late_before)
         rows = self._rows.of(origin)
         if not isinstance(node, WindowNode) and node.routing.reads_blocks(each.part):
-            return jobs.Feed(rows, origin.packed, late_before, self._limit(each), origin)
+            return stages.Feed(rows, origin.packed, late_before, self._limit(each), origin)
         if origin.packed is not None:
             rows = unpacked(rows, origin.packed)
         rows = self._without_dropped(name, each, rows, counted)
-        return jobs.Feed(each.part.apply(rows), None, late_before, self._limit(each), origin)
+        return stages.Feed(each.part.apply(rows), None, late_before, self._limit(each), origin)
 
     def _limit(self, each: Input) -> int | None:
         """The latest time that a row of an input may have. What an operator emits does not move a watermark."""
@@ -230,14 +230,14 @@ class Epoch:
         counter = self._counted[name, counted] = Counted()
         return counter.over(rows, up_to(time_at(each), self._limit(each)), gone)
 
-    def _decided(self, step: Step) -> jobs.Decided:
+    def _decided(self, step: Step) -> stages.Decided:
         plan = self.plan["operators"][step.name]
         decisions = plan["decisions"]
         node = step.node
         moved = isinstance(node, ProcessNode) and node.routing.moves_windows(each.part for each in node.inputs)
         splitters = decisions.get("splitters") if moved else None
         label, heavy = decisions.get("partition"), decisions.get(HEAVY)
-        return jobs.Decided(
+        return stages.Decided(
             tuple(plan["routing"]),
             max(plan["routing"]) + 1,
             splitters,
@@ -373,7 +373,7 @@ class Epoch:
             # Straight to where they stay: an epoch that runs again writes the same files again.
             folder = self.context.checkpoint.side.sub(f"{step.name}-{number}", f"epoch={self.epoch}")
             folder.create()
-            kept = jobs.run_side(outside, Target(folder, arrow_schema(outside.schema)))
+            kept = stages.run_side(outside, Target(folder, arrow_schema(outside.schema)))
             if ahead is not None and isinstance(each.part.origin, Source):
                 too_far += kept[ahead]
                 i = self.context.network.index_of(each.part.origin)

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from anabranch.network.explain import explain_routing
-from anabranch.network.nodes import CombineNode, JoinNode, ProcessNode
-from anabranch.runtime.controllers import HEAVY, PLACING, SEARCH, operator_rate
-from anabranch.runtime.explain_drops import explain_drops
-from anabranch.runtime.plan import Network, Step
-from anabranch.runtime.progress import EpochProgress, OperatorProgress
-from anabranch.runtime.rebalancing import MEMORY, ROUTING
+from anabranch.control.base import HEAVY, PLACING, SEARCH, operator_rate
+from anabranch.control.rebalance import MEMORY, ROUTING
+from anabranch.observe.progress import EpochProgress, OperatorProgress
+from anabranch.query.describe import explain_routing
+from anabranch.query.graph import Network, Step
+from anabranch.query.nodes import CombineNode, JoinNode, ProcessNode
 from anabranch.runtime.settings import Settings
-from anabranch.runtime.shed_epochs import Shedding
+from anabranch.runtime.shedding.explain import explain_drops
+from anabranch.runtime.shedding.session import Shedding
 from anabranch.split.cost import SplitCosts
 
 

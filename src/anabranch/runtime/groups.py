@@ -17,10 +17,10 @@ import pyarrow as pa
 
 from anabranch.errors import AnabranchError, OperatorError, StateError
 from anabranch.operators.protocol import Emitted, Operator
-from anabranch.runtime import live_folders
-from anabranch.runtime.live import LiveState
-from anabranch.runtime.own_folder import OwnFolder
-from anabranch.runtime.setting_back import SetBack
+from anabranch.runtime.set_back import SetBack
+from anabranch.store import live_folders
+from anabranch.store.live import LiveState
+from anabranch.store.own_folder import OwnFolder
 
 if TYPE_CHECKING:
     from anabranch.runtime.worker import EpochTask

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pyarrow import fs
 
-from anabranch.runtime.files import Folder
+from anabranch.io.folder import Folder
 
 
 def local_path(folder: Folder) -> Path | None:

@@ -1,97 +1,25 @@
-"""What a user may say about a running query."""
+"""How a query runs: what `start` was told, checked and in one form."""
 
 from __future__ import annotations
 
 import os
-import re
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, fields
 
 from pyspark.sql import SparkSession
 
-from anabranch.calls import made_as
-from anabranch.errors import InvalidArgumentError
-from anabranch.io.sinks import Sink
+from anabranch.io.sinks.base import Sink
+from anabranch.query.settings import QoS
+from anabranch.query.triggers import trigger_seconds
 from anabranch.runtime.ahead import MaxAhead
-from anabranch.runtime.own_folder import OwnFolder
-from anabranch.runtime.triggers import trigger_seconds
-from anabranch.windows import Duration, micros
+from anabranch.store.own_folder import OwnFolder
+from anabranch.text import counted
+from anabranch.windows import describe
 
 MEMORY_SHARE = 0.75
 """of a machine's memory, that live state may take unless told"""
 
 GROUPS_PER_WORKER = 4
 """that a worker has at least where groups move between workers: one that has a single group could not give any away"""
-
-_UNITS = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
-
-
-Overflow = Literal["shed", "halt"]
-DropAt = Literal["auto", "source", "operators", "results"]
-
-
-@made_as('ab.QoS(max_latency="5 s", disorder=0)')
-@dataclass(frozen=True)
-class QoS:
-    """Quality of service: bounds that the controllers keep.
-
-    `max_latency`: how long a result may take; `disorder`: how far apart two results of windows may leave out of order
-    (0: strictly in the order of their ends, within an epoch and from epoch to epoch; None: as they come).
-
-    **Under overload** results come later and later, unless some may be missing. `max_gap` says how many windows in a
-    row may: then whole windows are dropped, just enough of them to keep `max_latency`, and every one that is delivered
-    is exact. None or 0: nothing is ever dropped. ``.to(sink, max_gap=..., weight=...)`` says it for one output.
-    With ``overflow="halt"`` the query stops with an error where it would have to drop.
-
-    `drop_at` says where: "auto" by what is measured; "source", "operators" (before each aggregate that is delivered) or
-    "results" (after it: the paper's random drop, for comparison). `drop_share` drops that share always, load or not.
-    The same `seed` throws the same coins.
-    """
-
-    max_latency: Duration | None = None
-    disorder: int | None = None
-    max_gap: int | None = None
-    overflow: Overflow = "shed"
-    drop_at: DropAt = "auto"
-    drop_share: float | None = None
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.max_gap is not None and (not _whole(self.max_gap) or self.max_gap < 0):
-            raise InvalidArgumentError(f"max_gap={self.max_gap!r}", hint="a number of windows; 0 means: never drop one")
-        if self.overflow not in get_args(Overflow):
-            raise InvalidArgumentError(f"overflow={self.overflow!r}", hint='"shed" or "halt"')
-        if self.overflow == "halt" and self.max_latency is None:
-            raise InvalidArgumentError(
-                'overflow="halt" without max_latency: nobody could tell what too late is', hint="give max_latency"
-            )
-        if self.drop_at not in get_args(DropAt):
-            raise InvalidArgumentError(f"drop_at={self.drop_at!r}", hint=f"one of {', '.join(get_args(DropAt))}")
-        share = self.drop_share
-        if share is not None and (not isinstance(share, (int, float)) or not 0 <= share < 1):
-            raise InvalidArgumentError(f"drop_share={share!r}", hint="a share from 0 to below 1")
-        if not _whole(self.seed):
-            raise InvalidArgumentError(f"seed={self.seed!r}", hint="a whole number")
-        of_drops = {
-            "drop_share": self.drop_share is not None,
-            "drop_at": self.drop_at != "auto",
-            "seed": self.seed != 0,
-        }
-        unused = [name for name, given in of_drops.items() if given]
-        if self.overflow == "halt" and unused:
-            raise InvalidArgumentError(
-                f'{", ".join(unused)} with overflow="halt", which drops nothing', hint="leave one of them out"
-            )
-        if self.disorder is not None and (not isinstance(self.disorder, int) or self.disorder < 0):
-            raise InvalidArgumentError(
-                f"a disorder of k = {self.disorder!r}", hint="k is 0 or more, or None for any order"
-            )
-        if self.max_latency is not None and micros(self.max_latency, "max_latency") <= 0:
-            raise InvalidArgumentError(f"max_latency={self.max_latency!r}", hint="give a duration above zero")
-
-    @property
-    def latency_seconds(self) -> float | None:
-        return None if self.max_latency is None else micros(self.max_latency, "max_latency") / 1e6
 
 
 @dataclass(frozen=True)
@@ -130,19 +58,16 @@ class Settings:
     def trigger_seconds(self) -> float | None:
         return trigger_seconds(self.trigger)
 
-
-def _whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def byte_count(value: int | str, what: str) -> int:
-    """A number of bytes: an integer, or text such as "4 GB" or "512 MiB"."""
-    found = re.fullmatch(r"\s*([\d_.]+)\s*([a-z]+)\s*", str(value).lower()) if isinstance(value, str) else None
-    if found is not None and found[2] in _UNITS and found[1].count(".") < 2:
-        value = round(float(found[1]) * _UNITS[found[2]])
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InvalidArgumentError(f"{what}={value!r} is no number of bytes", hint='give an integer, or "4 GB"')
-    return value
+    def describe(self) -> str:
+        """In a line, for the log: what the user said, and not what holds anyway."""
+        trigger = "no trigger" if self.trigger is None else f"trigger {self.trigger}"
+        found = [trigger, counted(self.most_workers, "worker")]
+        found.append(f"a snapshot every {counted(self.snapshot_every, 'epoch')}")
+        if self.idle is not None:
+            found.append(f"sources idle after {describe(round(self.idle * 1e6))}")
+        given = ((bound, getattr(self.qos, bound.name)) for bound in fields(self.qos))
+        found += [f"{bound.name}={value!r}" for bound, value in given if value != bound.default]
+        return ", ".join(found)
 
 
 def most_memory(session: SparkSession, workers: int) -> int | None:

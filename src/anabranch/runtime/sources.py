@@ -13,14 +13,14 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from anabranch.network.columns import up_to
-from anabranch.network.nodes import JoinNode, Node
-from anabranch.network.parts import Source
-from anabranch.runtime.counted import Counted, Seen
-from anabranch.runtime.plan import Network
+from anabranch.query.graph import Network
+from anabranch.query.nodes import JoinNode, Node
+from anabranch.query.origins import Source
+from anabranch.runtime.shedding.counters import Counted, Seen
+from anabranch.spark.columns import up_to
 
 if TYPE_CHECKING:
-    from anabranch.runtime.dropping import EpochDrops
+    from anabranch.runtime.shedding.filters import EpochDrops
 
 _TAG, _ROW = "__ab_source", "__ab_row"
 

@@ -9,28 +9,29 @@ from pyarrow.fs import FileSystem
 
 from anabranch.calls import called_as
 from anabranch.errors import InvalidArgumentError, StreamingError
-from anabranch.io.sinks import FileSink, Sink
+from anabranch.io.folder import Folder
+from anabranch.io.sinks.base import FileSink, Sink
+from anabranch.observe.listeners import Listener
+from anabranch.query.deliveries import Delivery
+from anabranch.query.graph import Network, arrange
+from anabranch.query.options import check_options
+from anabranch.query.settings import QoS, byte_count
+from anabranch.query.triggers import Trigger, trigger_of
 from anabranch.runtime.ahead import AUTO, MaxAhead
-from anabranch.runtime.checkpoint_lock import CheckpointLock
-from anabranch.runtime.deliveries import Delivery
-from anabranch.runtime.epochs import EpochRunner
-from anabranch.runtime.explain_drops import explain_drops
-from anabranch.runtime.exporters import Listener
-from anabranch.runtime.files import Folder
-from anabranch.runtime.ledger import open_checkpoint
+from anabranch.runtime.handle import EpochQuery
 from anabranch.runtime.new_folders import NewFolders, local_path
-from anabranch.runtime.options import check_options
-from anabranch.runtime.own_folder import OwnFolder
-from anabranch.runtime.plan import Network, arrange
-from anabranch.runtime.query import EpochQuery
-from anabranch.runtime.settings import QoS, Settings, byte_count, most_memory
-from anabranch.runtime.shedding import shedder_of
-from anabranch.runtime.slots import slots_of
-from anabranch.runtime.spark_errors import starting
-from anabranch.runtime.standing import Checkpoint
-from anabranch.runtime.triggers import Trigger, trigger_of
+from anabranch.runtime.runner import EpochRunner
+from anabranch.runtime.settings import Settings, most_memory
+from anabranch.runtime.shedding.explain import explain_drops
+from anabranch.runtime.shedding.planner import shedder_of
+from anabranch.spark.quirks import starting
+from anabranch.spark.slots import slots_of
+from anabranch.spark.worker_python import check_workers, is_remote
+from anabranch.store.checkpoint import Checkpoint
+from anabranch.store.checkpoint_lock import CheckpointLock
+from anabranch.store.ledger import open_checkpoint
+from anabranch.store.own_folder import OwnFolder
 from anabranch.windows import Duration, micros
-from anabranch.worker_python import check_workers, is_remote
 
 SNAPSHOT_EVERY = 10
 

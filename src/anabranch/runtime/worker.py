@@ -24,19 +24,19 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
-from anabranch._process import keep_what_is_loaded
+from anabranch._worker_gc import keep_what_is_loaded
+from anabranch.control.allowance import share_in_time
 from anabranch.errors import OperatorError, StateError
 from anabranch.io.blocks import micros_of, one_batch, unpack
+from anabranch.io.parquet import RowWriter, Target
 from anabranch.operators.protocol import Emitted, OperatorFactory
-from anabranch.runtime.allowance import share_in_time
 from anabranch.runtime.groups import Blocks, Groups, fold
-from anabranch.runtime.lease import Lease
-from anabranch.runtime.ledger import Ledger
-from anabranch.runtime.outputs import RowWriter, Target
-from anabranch.runtime.own_folder import OwnFolder
-from anabranch.runtime.setting_back import SetBack
-from anabranch.runtime.store import EpochStore
+from anabranch.runtime.set_back import SetBack
 from anabranch.split.splitter import ALL, MARK
+from anabranch.store.epoch_store import EpochStore
+from anabranch.store.lease import Lease
+from anabranch.store.ledger import Ledger
+from anabranch.store.own_folder import OwnFolder
 
 REPORT = "__ab_report"
 """The column of a worker's report, among or after its results."""

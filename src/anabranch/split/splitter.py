@@ -30,11 +30,11 @@ from numpy.typing import NDArray
 from pyspark import TaskContext
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
-from anabranch._process import keep_what_is_loaded
+from anabranch._worker_gc import keep_what_is_loaded
 from anabranch.errors import OperatorError
-from anabranch.io.arrow import arrow_schema
 from anabranch.io.blocks import micros_of, one_batch, pack_in_parts, payloads, referenced
-from anabranch.split.placed import Placed
+from anabranch.keys.census import Placed
+from anabranch.spark.arrow import arrow_schema
 
 PACKED_SCHEMA = StructType(
     [*(StructField(name, IntegerType()) for name in ("worker", "grp", "edge", "part", "seq")),
@@ -262,7 +262,7 @@ class BlockReader(Reader):
 
 
 class ReferenceReader(Reader):
-    """References to blocks in files (`anabranch.io.replay`): read here, so that they never were rows."""
+    """References to blocks in files (`anabranch.io.replay.source`): read here, so that they never were rows."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch], window_bytes: int) -> Iterator[pa.RecordBatch]:
         blocks = (block for batch in batches for block in referenced(batch))

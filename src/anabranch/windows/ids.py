@@ -2,7 +2,7 @@
 
 Each function is one formula over integers. It takes Python integers, numpy arrays or Spark Columns alike; the only
 operation in which those differ is division that rounds towards minus infinity, so that is a parameter (`floordiv`;
-`anabranch.network.columns.floordiv` is the one for Columns). One formula, so the batch plan, the streaming plan and the
+`anabranch.spark.columns.floordiv` is the one for Columns). One formula, so the batch plan, the streaming plan and the
 kernels cannot disagree; a property test holds the forms equal all the same.
 
 Ids here count from the window's origin and may be negative. The papers count the rows of a stream, and its windows,

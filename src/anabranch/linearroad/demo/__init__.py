@@ -25,7 +25,6 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from anabranch.demo.terminal import phase
-from anabranch.embedded import local_session
 from anabranch.errors import InvalidArgumentError
 from anabranch.linearroad.check.reference import connect
 from anabranch.linearroad.check.validate import Report, validate
@@ -36,6 +35,7 @@ from anabranch.linearroad.demo.tables import count, verdict_table
 from anabranch.linearroad.demo.view import RoadView
 from anabranch.linearroad.generate import Trace, Traffic, write_trace
 from anabranch.linearroad.schema import Mode
+from anabranch.local.session import local_session
 
 __all__ = ["DemoResult", "run"]
 

@@ -41,7 +41,7 @@ from anabranch.linearroad.job import live_folder
 from anabranch.linearroad.operator import road_of
 from anabranch.linearroad.query import linear_road, recorded
 from anabranch.linearroad.schema import LIMITS, Mode
-from anabranch.runtime.query import cause_of
+from anabranch.runtime.handle import cause_of
 
 EPOCHS = 48
 """At most so many without a pace; with one, there are as many as the machine can do."""

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from anabranch.io.blocks import micros_of
+from anabranch.keys.hashing import LONG_DIGITS, hash_keys
 from anabranch.operators.join.index import CHUNK, Index
 from anabranch.operators.join.layout import Ints, mixed
 from anabranch.operators.join.predicate import mask_of
@@ -30,7 +31,6 @@ from anabranch.operators.join.settings import JoinSettings
 from anabranch.operators.join.vectors import plain, plain_type
 from anabranch.operators.protocol import Operator
 from anabranch.operators.state import State
-from anabranch.split.hashing import LONG_DIGITS, hash_keys
 
 LOOK_EVERY = 32
 """Watermarks between two looks for rows that are stuck."""

@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 
 from anabranch.compiled import kernel
 from anabranch.errors import ColumnTypeError
-from anabranch.io.arrow import cast
 from anabranch.operators.join.buffers import Buffer
 from anabranch.operators.state import Array, State
+from anabranch.spark.arrow import cast
 
 Ints = NDArray[np.int64]
 Bytes = NDArray[np.uint8]

@@ -1,0 +1,448 @@
+"""What a user writes: streams, windows over them, aggregates over those.
+
+    ab.stream(trips, time="pickup_at")
+      .window(size="30 minutes", slide="1 second")
+      .by("cell")
+      .agg(trips=ab.count(), fare=ab.avg("fare"))
+      .to_df()
+
+Every object here is a plain value and every method returns a new one; nothing runs before the DataFrame that `to_df()`
+returns is asked for rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from anabranch.aggregates import Aggregate, ColumnLike
+from anabranch.calls import called_as
+from anabranch.errors import ColumnTypeError, InvalidArgumentError, InvalidWindowError, StreamingError
+from anabranch.io.blocks import Packed
+from anabranch.io.frames import unpacked
+from anabranch.keys.policy import key_partition
+from anabranch.query.origins import Part, Source, Step
+from anabranch.query.strategy import Kind
+from anabranch.query.windowed import analysed, resolve
+from anabranch.spark.column_names import column_name, same_name
+from anabranch.spark.columns import EVENT, MICROS, TimeColumn, TimeKind, TimeUnit, quoted, timed
+from anabranch.windows import Duration, Panes, Window, describe, micros
+from anabranch.windows.ids import Stretch
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from anabranch.api.joined import Joined
+    from anabranch.api.processing import Processed, Split
+    from anabranch.api.windowed import Windowed
+    from anabranch.operators.protocol import OperatorFactory
+    from anabranch.query.join import JoinPredicate, JoinTuning
+    from anabranch.split.splitter import BroadcastFunction, RouteFunction
+
+GROUPS = 60
+"""Partition-groups of a keyed operator, unless told: far more than workers, so that they can be moved (paper 2)."""
+
+_WATERMARK = "spark.watermarkDelayMs"
+
+
+@called_as('ab.stream(df, time="at", watermark="10 seconds")')
+def stream(
+    source: DataFrame, *, time: str, watermark: Duration | None = None, time_unit: TimeUnit | None = None
+) -> Stream:
+    """A stream of rows, each with a time: any DataFrame, streaming or not.
+
+    `time` names a timestamp column (with or without time zone), or an integer that counts from 1970-01-01 UTC. Of a
+    bigint say what it counts: `time_unit` is "s", "ms" or "us". With "s" and "ms" the column becomes a timestamp; with
+    "us" it stays a bigint, and windows are in microseconds, too. A smaller integer counts seconds.
+
+    A streaming DataFrame needs a watermark: its own, or the one given here.
+    """
+    if not isinstance(source, DataFrame):
+        raise InvalidArgumentError(f"a stream of {type(source).__name__}", hint="give a Spark DataFrame")
+    if not isinstance(time, str):
+        raise InvalidArgumentError(f"time={time!r} is not the name of a column", hint='write for example time="at"')
+    time = column_name(source.sparkSession, source.columns, time)
+    source, column = timed(source, time, time_unit)
+    if not source.isStreaming:
+        return Stream(source, column)
+    given = source
+    if not column.is_event:
+        # Of a timestamp the column itself: it may have a watermark already, and then so has its copy.
+        copied = column.kind is TimeKind.TIMESTAMP
+        source = source.withColumn(EVENT, column.column if copied else F.timestamp_micros(column.micros()))
+    if watermark is not None:
+        _check_no_watermark(source)
+        source = source.withWatermark(time if column.is_event else EVENT, _delay(watermark))
+        delay = micros(watermark, "watermark")
+    elif column.kind is not TimeKind.TIMESTAMP or _WATERMARK not in source.schema[time].metadata:
+        raise StreamingError(
+            f"the stream has no watermark on {time!r}, so no window would ever be complete and its state would grow "
+            "for ever",
+            hint='say how late rows may come: ab.stream(df, time=..., watermark="10 seconds")',
+        )
+    else:
+        delay = int(source.schema[time].metadata[_WATERMARK]) * 1_000
+    return Stream(source, column, (Part(Source(given, column, delay)),))
+
+
+@called_as('ab.block_stream(df, time="at", watermark="10 seconds", schema=schema)')
+def block_stream(
+    source: DataFrame,
+    *,
+    time: str,
+    watermark: Duration,
+    schema: pa.Schema,
+    column: str | None = None,
+    time_unit: TimeUnit | None = None,
+) -> Stream:
+    """A stream of blocks: tuples that are packed already, and are unpacked only where they are needed.
+
+    Either references to blocks in files, as ``ab.replay(..., blocks=True)`` delivers them, or Arrow IPC payloads in a
+    binary `column` (Kafka messages, say); `schema` has the columns of the tuples
+    (`anabranch.io.blocks.schema_of(path)`). A split with a route function reads the blocks in its splitters, so the
+    tuples never are rows; everything else unpacks them first.
+
+    A time that is a bigint must count microseconds (`time_unit="us"`): blocks are read as they are.
+    """
+    if not source.isStreaming:
+        raise StreamingError("a bounded DataFrame of blocks", hint="unpack it, and use ab.stream(...)")
+    if column is not None:
+        column = column_name(source.sparkSession, source.columns, column)
+    time = column_name(source.sparkSession, schema.names, time)
+    packed = Packed(schema, column)
+    rows = stream(unpacked(source, packed), time=time, watermark=watermark, time_unit=time_unit)
+    if pa.types.is_int64(schema.field(time).type) and time_unit != "us":
+        raise ColumnTypeError(
+            f"the time column {time!r} of the blocks is a bigint of {time_unit}, and blocks are read as they are: it "
+            "would be taken for microseconds",
+            hint="record a timestamp, or microseconds",
+        )
+    origin = Source(source, rows.time, micros(watermark, "watermark"), packed)
+    return replace(rows, parts=(Part(origin),))
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Rows with a time. Make one with `anabranch.stream`."""
+
+    source: DataFrame
+    time: TimeColumn
+    parts: tuple[Part, ...] = ()
+    """where the rows come from, on a stream: for the epoch runtime"""
+    refusal: StreamingError | None = None
+    """why no Spark plan can have this stream, so that only the epoch runtime can; then `source` has its columns only"""
+
+    @called_as('.filter("speed > 3")')
+    def filter(self, condition: Column | str) -> Stream:
+        """Only the rows for which the condition holds."""
+        return self._then("the filter", lambda rows: rows.where(condition))
+
+    def select(self, *columns: ColumnLike) -> Stream:
+        """These columns; the time column stays."""
+        kept = [resolve(self.source, c) for c in columns]
+        names = analysed("the selection", self.source, lambda: self.source.select(*kept)).columns
+        if len(names) == len(kept):
+            # F.col("AT") is the time `at`, and keeps its name.
+            at = self.time.name
+            kept = [c.alias(at) if n != at and self._named(n, at) else c for n, c in zip(names, kept, strict=True)]
+            names = [at if self._named(n, at) else n for n in names]
+        if self.source.isStreaming and self.time.name in names:
+            time_now = self.source.select(self.time.column)
+            chosen = [self.source.select(c) for c in kept]
+            if any(c.columns == [self.time.name] and not c.sameSemantics(time_now) for c in chosen):
+                raise self._time_changed()
+        time = [] if self.time.name in names else [self.time.column]
+
+        def step(rows: DataFrame) -> DataFrame:
+            hidden = [EVENT] if EVENT in rows.columns else []
+            return rows.select(*kept, *time, *hidden)
+
+        return self._then("the selection", step)
+
+    @called_as('.with_columns({"speed": F.col("meters") / F.col("seconds")})')
+    def with_columns(self, columns: Mapping[str, Column]) -> Stream:
+        """With more columns, or others of the same name."""
+        if self.source.isStreaming and any(self._named(name, self.time.name) for name in columns):
+            raise self._time_changed()
+        return self._then("a new column", lambda rows: rows.withColumns(dict(columns)))
+
+    @called_as(".union(other)")
+    def union(self, other: Stream) -> Stream:
+        """The rows of both streams, which have the same columns and the same column of time."""
+        if not self._named(other.time.name, self.time.name) or self.source.isStreaming != other.source.isStreaming:
+            raise InvalidArgumentError(
+                f"a union of streams with the times {self.time.name!r} and {other.time.name!r}, or of a stream and a "
+                "table: rows would have no common time",
+                hint="rename the column of time before ab.stream(...), and give two streams",
+            )
+        if self.time.kind is not other.time.kind:
+            raise InvalidArgumentError(
+                f"a union of streams whose column {self.time.name!r} is {self.time.kind.value} in one and "
+                f"{other.time.kind.value} in the other: the same instant would be two times",
+                hint="cast one of them before ab.stream(...)",
+            )
+        both = analysed("the union", self.source, lambda: self.source.unionByName(other.source))
+        columns = [quoted(f.name).cast(f.dataType).alias(f.name) for f in both.schema if f.name != EVENT]
+        # Blocks of both will be put together, which wants the same columns in the same order.
+        parts = tuple(part.then(lambda rows: rows.select(*columns)) for part in (*self.parts, *other.parts))
+        return Stream(both, self.time, parts, self.refusal or other.refusal)
+
+    @called_as('left.join(right, on="key", within=("10 minutes", "10 minutes"))')
+    def join(
+        self,
+        *others: Stream,
+        on: str | Sequence[str],
+        within: Sequence[Duration],
+        how: str = "inner",
+        where: Column | str | JoinPredicate | None = None,
+        suffix: str = "_right",
+        groups: int | None = None,
+        tuning: JoinTuning | None = None,
+    ) -> Joined:
+        """Join rows of streams that have equal keys and lie near each other in time.
+
+        `within` has one duration per stream, W1 for this one: a row of it waits that long for a partner. A pair (a, b)
+        is a result iff ``a.t - W2 <= b.t <= a.t + W1``; of more streams, every two rows of a result must be such a
+        pair. `how` is "inner", "left", "right" or "full". `where` says more about the results wanted: a Column or SQL
+        text over their columns, or a function that takes a record batch of them and gives one bool per row.
+
+        The result has the keys `on`, then the other columns of each stream. Where a name is taken, the second stream's
+        column gets the suffix, the third's `suffix` and "_3", and so on. `groups` (60 unless given) and `tuning` are
+        for `start()`; `to_df()` refuses them.
+        """
+        from anabranch.api.joined import join
+
+        return join(
+            (self, *others),
+            on=on,
+            within=within,
+            how=how,
+            where=where,
+            suffix=suffix,
+            groups=groups,
+            tuning=tuning,
+        )
+
+    @called_as('.split(8, route="lane")')
+    def split(
+        self,
+        q: int,
+        *,
+        route: Column | str | RouteFunction | None = None,
+        broadcast: Column | str | BroadcastFunction | None = None,
+        splitters: int | None = None,
+        window_bytes: int | None = None,
+    ) -> Split:
+        """Split into q substreams (parasplit): each tuple goes to one of them, to all, or to none.
+
+        `route` gives the number of a substream, 0 to q-1; -1 or null sends the tuple nowhere. `broadcast` says which
+        tuples go to all. Both are Columns (or SQL text), or functions over whole blocks: ``route(block, q)`` and
+        ``broadcast(block)`` take an Arrow record batch and return one entry per tuple, as a numpy or Arrow array.
+
+        The number of splitters p and the bytes W of a physical window are tuned while running unless given.
+        """
+        from anabranch.api.processing import split
+
+        return split(self, q, route=route, broadcast=broadcast, splitters=splitters, window_bytes=window_bytes)
+
+    @called_as('.process(MyOperator, "cell string, n bigint", by="cell")')
+    def process(
+        self,
+        operator: OperatorFactory,
+        schema: str | StructType | None = None,
+        *,
+        by: str | Sequence[str] = (),
+        groups: int | None = None,
+        outputs: Mapping[str, str | StructType] | None = None,
+        partition: str | None = None,
+        choices: int | None = None,
+        cardinality: str | None = None,
+        partition_window: Duration | None = None,
+        splitters: int | None = None,
+    ) -> Processed:
+        """Run a stateful operator of your own, one instance for each of `groups` partition-groups of the key `by`.
+
+        There are 60 groups unless you say otherwise. Without a key one instance sees the whole stream. See
+        `anabranch.Operator`.
+
+        A group sees all rows of its keys, unless a policy places them (`partition`, as in `Windowed.by`; the groups are
+        its workers): then a key's rows may go to several groups, and to others in another epoch or window of
+        `partition_window`. The operator must be one whose partial answers can be put together (`Processed.combine`).
+        """
+        from anabranch.api.processing import keyed
+
+        keys = (by,) if isinstance(by, str) else tuple(by)
+        if groups is not None and not keys:
+            raise InvalidArgumentError(
+                f"groups={groups!r} without a key: one instance sees the whole stream", hint="name the key: by=..."
+            )
+        groups = GROUPS if groups is None else groups
+        if partition is None:
+            of_policies = {"choices": choices, "cardinality": cardinality, "partition_window": partition_window,
+                           "splitters": splitters}  # fmt: skip
+            unused = [name for name, given in of_policies.items() if given is not None]
+            if unused:
+                raise InvalidArgumentError(
+                    f"{', '.join(unused)} without a policy: a key goes to the group of its hash",
+                    hint='name the policy too: partition="cam"',
+                )
+            return keyed(self, keys, groups).process(operator, schema, outputs=outputs)
+        placed = key_partition(partition, choices, cardinality, groups, splitters)
+        stretch = None if partition_window is None else Stretch(Window.of_time(partition_window).size)
+        return keyed(self, keys, groups, placed, stretch).process(operator, schema, outputs=outputs)
+
+    @called_as('.window(size="1 h", slide="10 min"), or .window(rows=100, slide_rows=10)')
+    def window(
+        self,
+        *,
+        size: Duration | None = None,
+        slide: Duration | None = None,
+        origin: Duration = "0 s",
+        rows: int | None = None,
+        slide_rows: int | None = None,
+        per_key: bool = True,
+    ) -> Windowed:
+        """A window over time (`size`, `slide`, `origin`) or over rows (`rows`, `slide_rows`).
+
+        Without a slide it tumbles. Count windows count the rows of each key in the order of time; with
+        ``per_key=False`` those of all keys.
+        """
+        from anabranch.api.windowed import Windowed
+
+        if (size is None) == (rows is None):
+            raise InvalidWindowError(
+                "a window is over time or over rows, and needs one size",
+                hint='write .window(size="5 min", slide="10 s") or .window(rows=100, slide_rows=10)',
+            )
+        if size is not None:
+            if slide_rows is not None:
+                raise InvalidWindowError("slide_rows goes with rows, not with size", hint="write slide=...")
+            if not per_key:
+                raise InvalidWindowError(
+                    "per_key=False goes with rows, not with size: a time is the same for all keys",
+                    hint="leave it out, or leave by(...) out for windows over all keys",
+                )
+            return Windowed(self, self._panes(Window.of_time(size, slide, origin)))
+        if slide is not None or micros(origin, "window origin") != 0:
+            raise InvalidWindowError("slide and origin go with size, not with rows", hint="write slide_rows=...")
+        return Windowed(self, Panes((Window.of_rows(rows or 0, slide_rows),)), rows_per_key=per_key)
+
+    @called_as('.windows(("5 min", "10 s"), ("1 h", "10 s"))')
+    def windows(self, *sizes: tuple[Duration, Duration], origin: Duration = "0 s") -> Windowed:
+        """Several windows over one stream, (size, slide) each; they share one set of panes."""
+        from anabranch.api.windowed import Windowed
+
+        for pair in sizes:
+            if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+                raise InvalidWindowError(
+                    f"{pair!r} is not a pair of size and slide",
+                    hint='write .windows(("5 min", "10 s"), ("1 h", "10 s"))',
+                )
+        specs = tuple(Window.of_time(size, slide, origin) for size, slide in sizes)
+        if len(set(specs)) < len(specs):
+            raise InvalidWindowError("the same window twice", hint="leave one out: each row would come twice")
+        return Windowed(self, self._panes(*specs))
+
+    def bad_rows(self) -> DataFrame:
+        """The rows that no window can take, with the reason: those without a time."""
+        self._check_planned()
+        reason = F.lit(f"null time in column {self.time.name}").alias("reason")
+        bad = self.source.where(self.time.column.isNull())
+        return bad.select(*(quoted(c) for c in self.source.columns if c != EVENT), reason)
+
+    def to_df(self) -> DataFrame:
+        """The rows as a DataFrame."""
+        self._check_planned()
+        return self.source.drop(EVENT)
+
+    def __repr__(self) -> str:
+        from anabranch.api.reprs import stream_repr
+
+        return stream_repr(self)
+
+    def _panes(self, *windows: Window) -> Panes:
+        for window in windows:
+            parts = {"size": window.size, "slide": window.slide, "origin": window.origin}
+            fine = [name for name, value in parts.items() if value % MICROS]
+            if self.time.kind is TimeKind.SECONDS and fine:
+                raise InvalidWindowError(
+                    f"the time {self.time.name!r} is an integer of seconds, and the {fine[0]} of the window, "
+                    f"{describe(parts[fine[0]])}, is not: its bounds could not be told in seconds",
+                    hint="take whole seconds, or make the time a timestamp: F.timestamp_seconds(...)",
+                )
+        return Panes(windows)
+
+    def _time_changed(self) -> StreamingError:
+        return StreamingError(
+            f"the time {self.time.name!r} of a stream cannot be replaced: the watermark belongs to the times that came",
+            hint="change it before the stream is made: ab.stream(df.withColumn(...), time=..., watermark=...)",
+        )
+
+    def _then(self, what: str, step: Step) -> Stream:
+        """The stream after one more step; the time may have become one of another type."""
+        source = analysed(what, self.source, lambda: step(self.source))
+        name = column_name(source.sparkSession, source.columns, self.time.name)
+        time = TimeColumn(name, TimeKind.of(name, source.schema[name].dataType))
+        if time.kind is TimeKind.LONG and self.time.kind is not TimeKind.LONG:
+            raise ColumnTypeError(
+                f"{what} makes the time {name!r} a bigint, and does not say what it counts",
+                hint='change it before the stream is made: ab.stream(df.withColumn(...), time=..., time_unit="s")',
+            )
+        return Stream(source, time, tuple(part.then(step) for part in self.parts), self.refusal)
+
+    def _named(self, name: str, other: str) -> bool:
+        return same_name(self.source.sparkSession, name, other)
+
+    def _check_planned(self) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+
+
+@called_as('df.transform(ab.sliding(time="at", size="5 min", slide="10 s", by="cell", trips=ab.count()))')
+def sliding(
+    *,
+    time: str,
+    size: Duration,
+    slide: Duration | None = None,
+    origin: Duration = "0 s",
+    by: ColumnLike | tuple[ColumnLike, ...] | list[ColumnLike] = (),
+    watermark: Duration | None = None,
+    strategy: Kind | str = "auto",
+    time_unit: TimeUnit | None = None,
+    **aggregates: Aggregate,
+) -> Callable[[DataFrame], DataFrame]:
+    """One windowed aggregate for `df.transform`.
+
+    >>> df.transform(ab.sliding(time="at", size="5 min", slide="10 s", by="cell", trips=ab.count()))
+    """
+    keys = tuple(by) if isinstance(by, (tuple, list)) else (by,)
+
+    def transform(source: DataFrame) -> DataFrame:
+        rows = stream(source, time=time, watermark=watermark, time_unit=time_unit)
+        return rows.window(size=size, slide=slide, origin=origin).by(*keys).agg(**aggregates).using(strategy).to_df()
+
+    return transform
+
+
+def _check_no_watermark(source: DataFrame) -> None:
+    marked = [field.name for field in source.schema if _WATERMARK in field.metadata]
+    if marked:
+        raise StreamingError(
+            f"the stream has a watermark on {marked[0]!r} already, and Spark would end it at a second one",
+            hint="leave watermark=... out, or the DataFrame's own withWatermark(...)",
+        )
+
+
+def _delay(watermark: Duration) -> str:
+    """The delay of a watermark as Spark wants it: in milliseconds. Spark would round down; up keeps what was said."""
+    delay = micros(watermark, "watermark")
+    if delay < 0:
+        raise InvalidArgumentError(
+            f"a watermark of {describe(delay)}: rows would be late before they are due", hint="give zero or more"
+        )
+    return f"{-(-delay // 1_000)} milliseconds"

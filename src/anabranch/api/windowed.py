@@ -1,0 +1,382 @@
+"""Windows over a stream, and the aggregates over those: `Stream.window(...).by(...).agg(...)`."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+
+from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType
+
+from anabranch.aggregates import Aggregate, ColumnLike
+from anabranch.api.processing import to_the_only
+from anabranch.api.reprs import aggregation_repr, windowed_repr
+from anabranch.api.startable import Startable
+from anabranch.api.stream import Stream
+from anabranch.calls import called_as
+from anabranch.errors import ColumnTypeError, InvalidArgumentError, InvalidWindowError, StreamingError
+from anabranch.keys.policy import AUTO, KeyPartition, key_partition
+from anabranch.operators.numbering import DROPPED, DROPPED_SCHEMA, NUMBERED, POSITION, Numbering
+from anabranch.operators.time_windows import OPEN
+from anabranch.plan import batch as batch_plan
+from anabranch.plan import streaming
+from anabranch.plan.choose import Choice, choose, default_batch, measure
+from anabranch.plan.explain import explain
+from anabranch.plan.panes import WINDOW, WINDOW_SPEC
+from anabranch.plan.placement import check_used
+from anabranch.plan.positions import tie_breaks
+from anabranch.plan.prices import UNKNOWN, Statistics
+from anabranch.query.nodes import ONLY, Input, Node, PositionsNode, Routing, WindowNode
+from anabranch.query.origins import Output, Part
+from anabranch.query.strategy import Kind, Strategy, asked_strategy
+from anabranch.query.windowed import Query, analysed, resolve
+from anabranch.spark.column_names import find_column
+from anabranch.spark.columns import EVENT, TimeColumn, TimeKind, quote, quoted
+from anabranch.windows import Duration, Panes, describe, micros
+
+WINDOW_TIME = "window_time"
+"""The time of a window's result, for aggregates that follow: its last instant, as Spark's `window_time()`."""
+
+WINDOW_GROUPS = 16
+"""Partition-groups of a windowed aggregate with keys, in the epoch runtime."""
+
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Windowed:
+    """A stream cut into windows."""
+
+    stream: Stream
+    panes: Panes
+    keys: tuple[str, ...] = ()
+    rows_per_key: bool = True
+    partition: KeyPartition = AUTO
+
+    @called_as('.by("cell"), or .by("cell", partition="cam")')
+    def by(
+        self,
+        *keys: ColumnLike,
+        partition: str = "auto",
+        choices: int | None = None,
+        cardinality: str | None = None,
+        workers: int | None = None,
+        splitters: int | None = None,
+    ) -> Windowed:
+        """Group by these columns, or expressions with an alias.
+
+        `partition` says which worker gets which key (paper 3; `anabranch.keys.policy` has the table): "sh",
+        "fld", "pk", "cm", "am", "cam", "lm" or "heavy". Those that have candidates have `choices` of them for a key (2
+        unless given); those that count keys count them exactly, or by HyperLogLog (`cardinality="hll"`). "auto" leaves
+        Spark alone where it combines rows before it exchanges them, and chooses for aggregates in Python that can be
+        evaluated in parts. The policy changes what a query costs, never its result. `explain()` shows it. On a stream
+        it is for `start()`: the fixed plan of `to_df()` cannot place keys.
+        """
+        stream, names = self.stream, []
+        for key in keys:
+            source = stream.source
+            column = resolve(source, key)
+            chosen = analysed("a key", source, partial(source.select, column))
+            name = chosen.columns[0]
+            known = find_column(source.sparkSession, source.columns, quote(name))
+            if known is None:
+                stream = stream.with_columns({name: column})
+            elif not any(chosen.sameSemantics(source.select(c)) for c in (quoted(known), quoted(known).alias(name))):
+                raise InvalidArgumentError(
+                    f"the key {name!r} has the name of another column, which would be hidden from the aggregates",
+                    hint=f'give it a name of its own: .alias("{name}_key")',
+                )
+            else:
+                name = known
+            if name in (WINDOW, WINDOW_TIME) or (name == WINDOW_SPEC and len(self.panes.windows) > 1):
+                raise InvalidArgumentError(
+                    f"a key cannot be called {name!r}: the result has such a column already",
+                    hint=f'rename it: .by(F.col("{name}").alias("..."))',
+                )
+            names.append(name)
+        if len(set(names)) < len(names):
+            raise InvalidArgumentError(f"the same key twice in by({', '.join(names)})", hint="leave one out")
+        placed = key_partition(partition, choices, cardinality, workers, splitters)
+        if placed.partitioning is not None and not names:
+            raise InvalidArgumentError(
+                f"partition={partition!r} without a key: there is nothing to place", hint="name the key: by(...)"
+            )
+        return replace(self, stream=stream, keys=tuple(names), partition=placed)
+
+    @called_as('.agg(trips=ab.count(), fare=ab.avg("fare"))')
+    def agg(self, **aggregates: Aggregate) -> Aggregation:
+        """Aggregate each window (and key): ``agg(trips=ab.count(), fare=ab.avg("fare"))``."""
+        if not aggregates:
+            raise InvalidArgumentError("agg() without an aggregate", hint="write for example agg(rows=ab.count())")
+        for name, aggregate in aggregates.items():
+            if not isinstance(aggregate, Aggregate):
+                raise InvalidArgumentError(
+                    f"{name}={aggregate!r} is not an aggregate of Anabranch",
+                    hint='write for example ab.avg("fare"), not the function of pyspark.sql.functions',
+                )
+        taken = {name.lower() for name in (*self.keys, WINDOW, WINDOW_SPEC, WINDOW_TIME)}
+        for name in aggregates:
+            # Spark's names are the same in upper and lower case.
+            if name.lower() in taken:
+                raise InvalidArgumentError(
+                    f"an aggregate cannot be called {name!r}: the result has such a column already",
+                    hint="choose another name",
+                )
+            taken.add(name.lower())
+        query = Query(
+            self.stream.source,
+            self.stream.time,
+            self.panes,
+            self.keys,
+            dict(aggregates),
+            self.rows_per_key,
+            f"anabranch-{next(_numbers)}",
+            self.partition,
+        )
+        query.bound  # noqa: B018  # Checks columns and types now, where the user wrote them.
+        check_used(query)
+        return Aggregation(query, stream=self.stream)
+
+    def __repr__(self) -> str:
+        return windowed_repr(self)
+
+
+@dataclass(frozen=True)
+class Aggregation(Startable):
+    """A windowed aggregate: ready to run, and itself a stream that further windows may be put over."""
+
+    query: Query
+    strategy: Strategy | None = None
+    batch: int | None = None
+    """B, if the user gave it"""
+    max_delay: int | None = None
+    statistics: Statistics = UNKNOWN
+    stream: Stream | None = None
+
+    @called_as('.using("batch", batch=10)')
+    def using(
+        self,
+        strategy: Kind | str = "auto",
+        *,
+        batch: int | None = None,
+        nodes: int | None = None,
+        max_delay: Duration | None = None,
+    ) -> Aggregation:
+        """Run by that strategy: "auto", "window", "batch" (of `batch` windows) or "pane" (over `nodes` in a ring).
+
+        Panes are evaluated in batches too, of `batch` windows; unless given, the planner chooses. On a stream the
+        windows of a batch leave together, and `max_delay` bounds how long a complete one may wait for the others.
+        `start()` knows panes only; docs/options.md says what is used where.
+        """
+        delay = None if max_delay is None else micros(max_delay, "max_delay")
+        if delay is not None and delay < 0:
+            raise InvalidArgumentError(f"max_delay of {describe(delay)}", hint="give zero or more")
+        on_stream = self.stream is not None and bool(self.stream.parts)
+        asked = asked_strategy(strategy, batch, nodes, on_stream=on_stream, keyed=bool(self.query.keys))
+        if asked is not None and asked.kind == "pane" and batch is None and self.query.streaming:
+            asked = replace(asked, batch=default_batch(self.query, delay))
+        return replace(self, strategy=asked, batch=batch, max_delay=delay)
+
+    @called_as(".assume(rows_per_pane=50)")
+    def assume(self, *, rows_per_pane: float) -> Aggregation:
+        """Tell the planner how many rows a pane of a key has, on average."""
+        if not isinstance(rows_per_pane, (int, float)) or not rows_per_pane > 0:
+            raise InvalidArgumentError(f"{rows_per_pane!r} rows per pane", hint="give a number above zero")
+        return replace(self, statistics=Statistics(rows_per_pane, "as told"))
+
+    def sample(self, share: float = 0.01) -> Aggregation:
+        """Let the planner count that share of the panes; runs a small Spark job now."""
+        return replace(self, statistics=measure(self.query, share))
+
+    @property
+    def metrics(self) -> str:
+        """The name under which Spark reports how many rows came and how many had no time (observed metrics)."""
+        return self.query.metrics
+
+    @called_as(".to_df(), or .to_df(observation=Observation())")
+    def to_df(self, *, observation: Observation | None = None) -> DataFrame:
+        """The windows as a DataFrame: batch in, batch out; stream in, stream out.
+
+        Columns: the keys, `window` (struct of start and end), with several windows `window_spec`, the aggregates. Rows
+        without a time are left out, counted as `null_time` in Spark's observed metrics (`metrics`, or your
+        `observation`), and kept: `bad_rows()` of the stream has them.
+        """
+        self._check_planned()
+        return self._build(self._choice(), observation)
+
+    def explain(self) -> str:
+        """The strategy, its price, the prices of those not taken, and the Spark plan in short."""
+        self._check_planned()
+        choice = self._choice()
+        return explain(self.query, choice, self._build(choice, None))
+
+    @called_as(".order_by_window()")
+    def order_by_window(self, k: int | None = 0) -> DataFrame:
+        """The windows in order: two results that leave out of order are at most k apart.
+
+        A sort gives k = 0, which keeps every other bound too; ``None`` takes them as they come. For bounded data: on a
+        stream ``start(..., qos=QoS(disorder=k))`` orders what is delivered.
+        """
+        if k is not None and (not isinstance(k, int) or k < 0):
+            raise InvalidArgumentError(f"a disorder of k = {k!r}", hint="k is 0 or more, or None for any order")
+        windows = self.to_df()
+        if k is None:
+            return windows
+        if self.query.streaming:
+            raise StreamingError(
+                "Spark cannot sort a stream", hint="run it with start(..., qos=ab.QoS(disorder=0)) instead of to_df()"
+            )
+        return windows.orderBy(f"{WINDOW}.start", f"{WINDOW}.end", *(quoted(key) for key in self.query.keys))
+
+    def as_stream(self) -> Stream:
+        """The results as a stream, for further windows; their time is `window_time`, the window's last instant."""
+        query = self.query
+        if query.counts_rows:
+            raise InvalidWindowError(
+                "the results of count windows have positions, not times",
+                hint='aggregate a time too, at=ab.max("time"), and start anew: ab.stream(q.to_df(), time="at")',
+            )
+        time = TimeColumn(WINDOW_TIME, query.time.kind)
+        if self.stream is None or not self.stream.parts:
+            return Stream(_with_window_time(self.to_df(), query), time)
+        part = Part(Output(self.node, ONLY, time), (lambda rows: _with_window_time(rows, query),))
+        try:
+            self._check_planned()
+            inner = streaming.build_inner(query, None, self.strategy)
+        except StreamingError as refusal:
+            shape = _with_window_time(query.result_like(batch_plan.build), query)
+            return Stream(shape, time, (part,), refusal)
+        event = F.window_time("__ab_window")
+        columns = [
+            *(quoted(k) for k in query.keys),
+            streaming.user_window(query, F.col("__ab_window")).alias(WINDOW),
+        ]
+        if query.time.kind is TimeKind.TIMESTAMP:
+            times = [event.alias(WINDOW_TIME)]
+        else:
+            times = [query.time.from_micros(F.unix_micros(event)).alias(WINDOW_TIME), event.alias(EVENT)]
+        return Stream(inner.select(*columns, *map(quoted, query.aggregates), *times), time, (part,))
+
+    @called_as('.filter("trips > 3")')
+    def filter(self, condition: Column | str) -> Stream:
+        """Only the results for which the condition holds, as a stream."""
+        return self.as_stream().filter(condition)
+
+    @called_as('.window(size="1 h", slide="10 min")')
+    def window(self, *, size: Duration, slide: Duration | None = None, origin: Duration = "0 s") -> Windowed:
+        """A time window over the results: aggregates after aggregates."""
+        return self.as_stream().window(size=size, slide=slide, origin=origin)
+
+    @called_as('.windows(("5 min", "10 s"), ("1 h", "10 s"))')
+    def windows(self, *sizes: tuple[Duration, Duration], origin: Duration = "0 s") -> Windowed:
+        """Several windows over the results."""
+        return self.as_stream().windows(*sizes, origin=origin)
+
+    @cached_property
+    def node(self) -> WindowNode:
+        """This aggregate as a node of the query network."""
+        assert self.stream is not None
+        if self.query.counts_rows:
+            return replace(_counted(self.query, self.stream.parts), batch=self.batch, refusal=self._not_for_start())
+        inputs = tuple(Input(part, self.query.time) for part in self.stream.parts)
+        groups = WINDOW_GROUPS if self.query.keys else 1
+        return WindowNode(inputs, self.query, groups, self.batch, self._not_for_start())
+
+    def _not_for_start(self) -> InvalidArgumentError | None:
+        """What was asked for and only `to_df()` knows; told when it is started, for both have this node."""
+        if self.strategy is not None and self.strategy.kind != "pane":
+            return InvalidArgumentError(
+                f"the strategy {self.strategy.kind!r} under start(), which evaluates panes",
+                hint='leave using(...) out, or write using("pane", batch=...) for windows that leave together',
+            )
+        if self.max_delay is not None:
+            return InvalidArgumentError(
+                f"max_delay={describe(self.max_delay)} under start(), where no window waits unless it is told to",
+                hint="leave it out; start(..., qos=ab.QoS(max_latency=...)) lets a controller choose the batch",
+            )
+        if self.statistics is not UNKNOWN:
+            return InvalidArgumentError(
+                "assume(...) under start(), which counts rows while it runs and chooses by that", hint="leave it out"
+            )
+        return None
+
+    def __repr__(self) -> str:
+        return aggregation_repr(self)
+
+    def _emissions(self) -> tuple[tuple[Node, str], ...]:
+        if self.stream is None or not self.stream.parts:
+            raise StreamingError(
+                "start() runs a stream, and this is a bounded DataFrame",
+                hint="use to_df(), or read it as a stream: anabranch.replay(spark, path, time=...)",
+            )
+        return ((self.node, ONLY),)
+
+    def _check_planned(self) -> None:
+        if self.stream is not None and self.stream.refusal is not None:
+            raise self.stream.refusal
+
+    def _choice(self) -> Choice:
+        return choose(self.query, self.strategy, self.max_delay, self.statistics)
+
+    def _build(self, choice: Choice, observation: Observation | None) -> DataFrame:
+        if self.query.streaming:
+            return streaming.build(self.query, choice.taken, observation)
+        return batch_plan.build(self.query, choice.taken, observation, self.statistics, self.strategy)
+
+
+def _counted(query: Query, parts: Sequence[Part]) -> WindowNode:
+    """Count windows as two operators: one numbers the rows in the order of time, one makes windows of positions."""
+    _check_countable(query)
+    fields = [field for field in query.source.schema if field.name != EVENT]
+    # Spark hands rows to Python by their columns' names, without quotes: odd names travel as plain ones.
+    plain = {f.name: f"__ab_c{i}" if set(f.name) & set(".`") else f.name for i, f in enumerate(fields)}
+    renamed = [quoted(name).alias(to) for name, to in plain.items()]
+    back = [quoted(to).alias(name) for name, to in plain.items()]
+    odd = any(name != to for name, to in plain.items())
+    if odd:
+        parts = [part.then(lambda rows: rows.select(*renamed)) for part in parts]
+    time = TimeColumn(plain[query.time.name], query.time.kind)
+    keys = tuple(plain[key] for key in query.keys) if query.rows_per_key else ()
+    ties = tuple(plain[name] for name in tie_breaks(query, query.source))
+    columns = [StructField(plain[field.name], field.dataType) for field in fields]
+    schema = StructType([*columns, StructField(POSITION, LongType()), StructField(OPEN, BooleanType())])
+    positions = PositionsNode(
+        tuple(Input(part, time) for part in parts),
+        Routing(WINDOW_GROUPS, keys) if keys else Routing(1, route=to_the_only),
+        Numbering(keys, time.name, ties, query.panes.windows, query.keys if keys else ()),
+        {NUMBERED: schema, DROPPED: from_arrow_schema(DROPPED_SCHEMA)},
+    )
+    numbered = Part(Output(positions, NUMBERED, time))
+    if odd:
+        numbered = numbered.then(lambda rows: rows.select(*back, POSITION, OPEN))
+    # Counted over all rows, windows of all keys are full at once: one group sees when.
+    return WindowNode((Input(numbered, query.time),), query, WINDOW_GROUPS if keys else 1)
+
+
+def _check_countable(query: Query) -> None:
+    if query.partition != AUTO:
+        raise InvalidArgumentError(
+            "partition=, workers= or splitters= of by(...) for count windows over a stream: to be counted, the rows of "
+            "a key must be in one place",
+            hint="leave them out",
+        )
+    for key in query.keys:
+        kind = query.source.schema[key].dataType
+        if isinstance(kind, StringType) and not kind.isUTF8BinaryCollation():
+            raise ColumnTypeError(
+                f"count windows over a stream by {key!r}, which has a collation: different strings would be counted as "
+                "different keys, though they are one",
+                hint=f'make a key without one, for example .by(F.lower("{key}").cast("string").alias("{key}_key"))',
+            )
+
+
+def _with_window_time(windows: DataFrame, query: Query) -> DataFrame:
+    end = F.col(WINDOW)["end"]
+    if query.time.kind in (TimeKind.LONG, TimeKind.SECONDS):
+        return windows.withColumn(WINDOW_TIME, end - 1)
+    last = end - F.expr("INTERVAL '0.000001' SECOND")
+    return windows.withColumn(WINDOW_TIME, last)

@@ -1,0 +1,331 @@
+"""The command `anabranch`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from anabranch._version import __version__
+from anabranch.errors import AnabranchError, InvalidArgumentError
+from anabranch.linearroad.cli import app as linear_road_app
+
+app = typer.Typer(
+    name="anabranch",
+    help="Parallel windows over data streams, on Spark. Start with [bold]anabranch demo[/].",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+bench_app = typer.Typer(help="Side by side with Spark: one run, the same data, ratios.", no_args_is_help=True)
+app.add_typer(bench_app, name="bench")
+app.add_typer(linear_road_app, name="linearroad")
+
+
+class LogLevel(StrEnum):
+    """Of Python's `logging`."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+def main() -> None:
+    """Entry point: errors of Anabranch are for people, and end without a traceback."""
+    try:
+        app()
+    except AnabranchError as error:
+        Console(stderr=True).print(f"[bold red]error:[/] {error.message}\n[bold]hint:[/] {error.hint}", highlight=False)
+        raise SystemExit(1) from None
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"anabranch {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and stop.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def demo(
+    expressways: Annotated[int, typer.Option(min=1, max=4, help="Expressways of Linear Road.")] = 2,
+    minutes: Annotated[int, typer.Option(min=2, max=60, help="Minutes of simulated time.")] = 24,
+    out: Annotated[Path, typer.Option(help="Folder for the page and the picture.")] = Path("out"),
+) -> None:
+    """Linear Road: tolls, accidents and accounts on busy expressways, live in the terminal, and all answers checked.
+
+    Makes up the traffic, drives it through a Spark inside this process, compares every answer with an independent
+    reference, and leaves a page to look at. Takes about two minutes.
+    """
+    from anabranch.linearroad.demo import run
+
+    result = run(out=out, expressways=expressways, minutes=minutes, console=Console())
+    raise typer.Exit(0 if result.right else 1)
+
+
+@app.command("demo-windows")
+def demo_windows(
+    rows: Annotated[int, typer.Option(min=10_000, help="Position reports to generate.")] = 2_000_000,
+    out: Annotated[Path, typer.Option(help="Folder for the page and the picture.")] = Path("out"),
+) -> None:
+    """Traffic on an expressway: speeds over three sliding windows at once, beside Spark's window().
+
+    Generates position reports, runs the query on a Spark inside this process, and leaves a page to look at.
+    """
+    from anabranch.demo import run
+
+    run(rows=rows, out=out, console=Console())
+
+
+@app.command()
+def run(
+    job: Annotated[Path, typer.Argument(help="Python file with a function build(spark) that returns query.to(sink).")],
+    master: Annotated[
+        str | None, typer.Option(help='Spark master, e.g. "spark://host:7077"; without one, a local Spark.')
+    ] = None,
+    conf: Annotated[
+        list[str] | None, typer.Option(help="Spark setting, e.g. spark.executor.memory=4g. May be given several times.")
+    ] = None,
+    py_files: Annotated[
+        list[str] | None,
+        typer.Option(help=".py, .zip or .egg file for the workers. May be given several times, or with commas."),
+    ] = None,
+    checkpoint: Annotated[
+        str | None, typer.Option(help="Folder for offsets, decisions and state: the next run goes on from there.")
+    ] = None,
+    live: Annotated[
+        str | None, typer.Option(help="Local folder for the live state, on the machines of the workers.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Partitions of the exchange; Spark's shuffle partitions unless given.")
+    ] = None,
+    trigger: Annotated[
+        str | None, typer.Option(help='"1 second", or "available-now": what is there, then end. Default: at once.')
+    ] = None,
+    prometheus: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="Serve /metrics and /health on this port; 0 takes a free one."),
+    ] = None,
+    prometheus_host: Annotated[
+        str, typer.Option(help="Address to serve them on; 0.0.0.0 for all networks.")
+    ] = "127.0.0.1",
+    json_lines: Annotated[Path | None, typer.Option(help="Append one line of JSON per epoch to this file.")] = None,
+    log_level: Annotated[LogLevel, typer.Option(help="What the log shows.")] = LogLevel.INFO,
+) -> None:
+    """Run a query network in the epoch runtime, and watch it.
+
+    Ctrl-C or SIGTERM stops it after the epoch that runs.
+
+    [dim]Example:[/] anabranch run examples/job.py --checkpoint ckpt
+    """
+    from anabranch.cli.run import run_file
+
+    run_file(
+        job, master=master, conf=conf or (), modules=py_files or (), checkpoint=checkpoint, live=live, workers=workers,
+        trigger=trigger, prometheus=prometheus, prometheus_host=prometheus_host, json_lines=json_lines,
+        log_level=log_level.value, console=Console(),
+    )  # fmt: skip
+
+
+@app.command()
+def explain(
+    file: Annotated[Path | None, typer.Argument(help="Parquet file or folder; without one, generated events.")] = None,
+    time: Annotated[str, typer.Option(help="Column with the time of a row.")] = "t",
+    time_unit: Annotated[str | None, typer.Option(help="What a bigint of time counts: s, ms or us.")] = None,
+    size: Annotated[
+        list[str] | None, typer.Option(help='Window size, e.g. "30 min". May be given several times.')
+    ] = None,
+    slide: Annotated[str, typer.Option(help='Slide, e.g. "1 s".')] = "1 s",
+    by: Annotated[list[str] | None, typer.Option(help="Key column. May be given several times.")] = None,
+    agg: Annotated[
+        list[str] | None, typer.Option(help='Aggregate, e.g. "count" or "avg:fare". May be given several times.')
+    ] = None,
+    strategy: Annotated[str, typer.Option(help="auto, window, batch or pane.")] = "auto",
+    batch: Annotated[int | None, typer.Option(help="Windows per batch, for the batch strategy.")] = None,
+    sample: Annotated[float, typer.Option(help="Share of the panes to count first, e.g. 0.01.")] = 0.0,
+) -> None:
+    """Say how a windowed query would run, what it costs, and what the other strategies would cost.
+
+    [dim]Example:[/] anabranch explain trips.parquet --time at --size "30 min" --slide "1 s" --by cell --agg avg:fare
+    """
+    from anabranch.cli.explain import explain_file
+
+    text = explain_file(
+        file, time=time, time_unit=time_unit, sizes=size or ["30 min"], slide=slide, keys=by,
+        aggregates=agg or ["count"], strategy=strategy, batch=batch, sample=sample,
+    )  # fmt: skip
+    typer.echo(text)
+
+
+@app.command()
+def repair(
+    checkpoint: Annotated[str, typer.Argument(help="The folder given to start(checkpoint=...).")],
+    store: Annotated[str | None, typer.Option(help="The folder given to start(store=...), if it was.")] = None,
+    watermark: Annotated[
+        str | None, typer.Option(help='Set a watermark that ran away back to this time, e.g. "2026-11-18T09:30". UTC.')
+    ] = None,
+    to_last_complete: Annotated[
+        bool, typer.Option("--to-last-complete", help="Entries of the ledger are lost: go back to the last whole one.")
+    ] = False,
+    void_decision: Annotated[
+        bool, typer.Option("--void-decision", help="Decide the epoch anew whose decision cannot be carried out.")
+    ] = False,
+    sinks_cleared: Annotated[
+        bool, typer.Option("--sinks-cleared", help="You have seen that no sink has results of the epochs to run anew.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
+) -> None:
+    """Look at the checkpoint of a query that is not running, and set right what a restart cannot.
+
+    Without an option it only says how the checkpoint stands. Files in the way are moved to the folder `repaired`, and
+    decisions are new entries of the ledger. Only what unfinished attempts at a voided epoch wrote is deleted.
+
+    [dim]Example:[/] anabranch repair checkpoint/ --watermark 2026-11-18T09:30
+    """
+    from anabranch.store.repair import CheckpointRepair, parse_time
+
+    found = CheckpointRepair(checkpoint, store)
+    console = Console(highlight=False, soft_wrap=True)
+    if sum([watermark is not None, to_last_complete, void_decision]) > 1:
+        raise InvalidArgumentError("several repairs at once", hint="one after the other, and look in between")
+    if to_last_complete:
+        lines = found.to_last_complete(sinks_cleared=sinks_cleared, dry_run=dry_run)
+    elif watermark is not None:
+        lines = found.set_watermark(parse_time(watermark), dry_run=dry_run)
+    elif void_decision:
+        lines = found.void_decision(sinks_cleared=sinks_cleared, dry_run=dry_run)
+    else:
+        lines = found.condition().describe()
+    for line in lines:
+        console.print(line, markup=False)
+
+
+@bench_app.command("windows")
+def bench_windows(
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A tenth of the data, once: checks results, not figures.")
+    ] = False,
+) -> None:
+    """Sliding windows: Spark's window(), our window, batch and pane strategies, and the tumbling floor.
+
+    Compares all results first. Takes about ten minutes on two cores; with --quick one or two.
+    """
+    from anabranch.bench import windows
+
+    windows.run(quick=quick, as_json=json, console=Console())
+
+
+@bench_app.command("first")
+def bench_first(
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Each once: checks that it runs, no figures.")] = False,
+) -> None:
+    """The first result of a new process: seconds from its start, with an empty and a full cache, beside plain Spark.
+
+    Takes about five minutes on two cores.
+    """
+    from anabranch.bench import first
+
+    first.run(quick=quick, as_json=json, console=Console())
+
+
+@bench_app.command("split")
+def bench_split(
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A twentieth of the data, once: checks results, not figures.")
+    ] = False,
+) -> None:
+    """Splitting a stream: over blocks, over rows, and the bare exchange as the ceiling; tuned number of splitters.
+
+    Compares all results first. Takes about two minutes on two cores.
+    """
+    from anabranch.bench import split
+
+    split.run(quick=quick, as_json=json, console=Console())
+
+
+@bench_app.command("epochs")
+def bench_epochs(
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Few epochs: checks results, not figures.")] = False,
+) -> None:
+    """The epoch runtime: what an epoch costs beside a bare micro-batch, and its aggregates against Spark's window().
+
+    Compares all results first. Takes about three minutes on two cores.
+    """
+    from anabranch.bench import epochs
+
+    epochs.run(quick=quick, as_json=json, console=Console())
+
+
+@bench_app.command("partitioners")
+def bench_partitioners(
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A few small windows, once: checks results, not figures.")
+    ] = False,
+) -> None:
+    """Key partitioners: how even, how much to combine, what partitioning costs, and the latency of windows on Spark.
+
+    Compares all results first. Takes about fifteen minutes on two cores; with --quick about one.
+    """
+    from anabranch.bench import partitioners
+
+    partitioners.run(quick=quick, as_json=json, console=Console())
+
+
+@bench_app.command("join")
+def bench_join(
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Short windows, low rates, once: checks results, not figures.")
+    ] = False,
+    part: Annotated[
+        list[str] | None, typer.Option(help="Only this part: few, paper, tuning, recovery or ticks. May be repeated.")
+    ] = None,
+) -> None:
+    """Windowed joins: the highest rates that ours and Spark's sustain, fine tuning, a slow worker, trades and quotes.
+
+    Fills windows of ten minutes again and again: takes about an hour on two cores; with --quick some minutes.
+    """
+    from anabranch.bench import join
+
+    join.run(quick=quick, as_json=json, console=Console(), parts=part or ())
+
+
+@bench_app.command("shedding")
+def bench_shedding(
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Short runs, at twice the capacity only: checks that it runs, no figures.")
+    ] = False,
+    part: Annotated[
+        list[str] | None, typer.Option(help="Only this part: load, nested or overhead. May be repeated.")
+    ] = None,
+) -> None:
+    """Load shedding: a live stream at up to three times what a query can do, where to drop, and what it costs.
+
+    Runs by the clock: takes about half an hour on two cores; with --quick some minutes.
+    """
+    from anabranch.bench import shedding
+
+    shedding.run(quick=quick, as_json=json, console=Console(), parts=part or ())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""Epoch after epoch: rows arrive, the controllers decide, the cluster works, and progress is recorded.
+
+Rows arrive in ticks of `TICK` seconds, as many as a Poisson process of the rate at that moment sends. An epoch takes
+all that waits (or at most `max_rows`, the oldest first), and the next begins with the trigger, or at once if the epoch
+took longer. Time begins at 0, and event time is arrival time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from anabranch.control.base import Controller, decide_all
+from anabranch.control.simulate.cluster import Cluster, Work
+from anabranch.observe.progress import EpochProgress
+
+TICK = 0.05
+"""seconds"""
+
+Arrivals = Callable[[float], float]
+"""rows per second at a time in seconds"""
+
+
+def constant(rate: float) -> Arrivals:
+    """Always the same rate."""
+    return lambda _: rate
+
+
+def step(before: float, after: float, at: float) -> Arrivals:
+    """One rate until a time, another from then on."""
+    return lambda t: before if t < at else after
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What happened: the progress of every epoch, and the settings after the last decision."""
+
+    history: tuple[EpochProgress, ...]
+    settings: Mapping[str, Any]
+
+    def values(self, setting: str) -> list[Any]:
+        """A setting's value in each epoch."""
+        return [epoch.operators[0].decisions.get(setting) for epoch in self.history]
+
+    def changes(self, setting: str) -> int:
+        """How often it changed."""
+        values = self.values(setting)
+        return sum(a != b for a, b in pairwise(values))
+
+
+def simulate(
+    work: Work,
+    controllers: Sequence[Controller],
+    arrivals: Arrivals,
+    cluster: Cluster,
+    *,
+    epochs: int,
+    trigger_seconds: float = 1.0,
+    settings: Mapping[str, Any] | None = None,
+    max_rows: int | None = None,
+    seed: int = 0,
+) -> Simulation:
+    """Run so many epochs of one operator under its controllers.
+
+    Give `max_rows` where the cluster may be overloaded: without it each epoch takes all that came during the one
+    before, and their lengths grow geometrically.
+    """
+    rng = np.random.default_rng(seed)
+    queue = _Queue(arrivals, rng)
+    now, current = trigger_seconds, dict(settings or {})
+    history: list[EpochProgress] = []
+    for number in range(epochs):
+        current = decide_all(controllers, history, current)
+        queue.advance(now)
+        rows, oldest, newest = queue.take(max_rows)
+        operator = work.epoch(rows, newest - oldest, current, cluster, rng)
+        seconds = cluster.overhead + operator.seconds
+        queue.advance(now + seconds)
+        history.append(
+            EpochProgress(
+                query="simulated",
+                run=f"seed-{seed}",
+                epoch=number,
+                started=now,
+                seconds=seconds,
+                trigger_seconds=trigger_seconds,
+                rows=rows,
+                backlog=queue.waiting,
+                event_latency=now + seconds - newest if rows else None,
+                operators=(operator,),
+            )
+        )
+        now += max(trigger_seconds, seconds)
+    return Simulation(tuple(history), decide_all(controllers, history, current))
+
+
+class _Queue:
+    """Rows that have arrived and wait, by the tick they came in."""
+
+    def __init__(self, arrivals: Arrivals, rng: np.random.Generator) -> None:
+        self._arrivals = arrivals
+        # A stream of its own: how long the work took must not change what arrives.
+        self._rng = rng.spawn(1)[0]
+        self._ticks = 0
+        self._rows: deque[tuple[float, int]] = deque()
+        self.waiting = 0
+
+    def advance(self, until: float) -> None:
+        while (self._ticks + 1) * TICK <= until + 1e-9:
+            came = int(self._rng.poisson(self._arrivals(self._ticks * TICK) * TICK))
+            self._ticks += 1
+            self._rows.append((self._ticks * TICK, came))
+            self.waiting += came
+
+    def take(self, most: int | None) -> tuple[int, float, float]:
+        """(rows, begin of the first tick, end of the last) of all that waits, or of the oldest that fit."""
+        taken, first, last = 0, self._ticks * TICK, self._ticks * TICK
+        if self._rows:
+            first = self._rows[0][0] - TICK
+        while self._rows and (most is None or taken < most):
+            last, rows = self._rows.popleft()
+            kept = 0 if most is None else max(0, taken + rows - most)
+            if kept:
+                self._rows.appendleft((last, kept))
+            taken += rows - kept
+        self.waiting -= taken
+        return taken, first, last

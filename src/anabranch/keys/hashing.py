@@ -1,0 +1,428 @@
+"""A stable 64-bit hash of keys: Spark's `xxhash64`, once as a Column and once over Arrow arrays.
+
+A key that Spark routes and a key that a splitter routes must find the same group: in every process, on every machine
+and after a restart. Python's `hash` promises none of this, so the hash is Spark's own. `key_hash` asks Spark for it,
+`hash_keys` computes the same bits from Arrow buffers, and a property test holds the two equal.
+
+The rules, all of them Spark's but the last:
+
+- The seed is 42. Columns are chained: the hash of one is the seed of the next.
+- The type says what is hashed: 32 bits of a bool, tinyint, smallint, int, date or float; 64 bits of a bigint, timestamp
+  or double; the bytes of a string or binary. A decimal of up to 18 digits is its unscaled value in 64 bits, a wider one
+  the bytes of that value, big-endian and as few as hold it. So the int 1 and the bigint 1 have different hashes.
+- -0.0 counts as 0.0, and every NaN as the same NaN.
+- A string is its bytes, whatever the collation: values that only a collation makes equal have different hashes.
+- Null leaves the seed as it is. Alone, that would make ('a', null) and (null, 'a') the same key. So with more than one
+  key the chain begins with a bigint that says which keys are null: bit i for key i (with more than 63 keys, one bigint
+  for every 63). It comes first because it is nearly always 0: the seed after it is then the same for all rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyspark.errors import PySparkTypeError
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, StringType
+
+from anabranch.compiled import kernel
+from anabranch.errors import ColumnTypeError, InvalidArgumentError
+from anabranch.io.blocks import micros_of
+from anabranch.spark.arrow import arrow_type
+
+Ints = NDArray[np.signedinteger[Any]]
+Bytes = NDArray[np.uint8]
+Hashes = NDArray[np.uint64]
+
+SEED = 42
+"""Where every chain begins."""
+NULL_BITS = 63
+"""Keys for which one bigint says whether they are null."""
+LONG_DIGITS = 18
+"""Digits of a decimal that always fit 64 bits; a wider one is hashed as bytes, whatever its value."""
+
+
+def key_hash(keys: Sequence[Column]) -> Column:
+    """The hash of the keys, as a bigint that is never null.
+
+    Raises:
+        InvalidArgumentError: there are no keys.
+    """
+    _check_some(keys)
+    return F.xxhash64(*(_null_word(part) for part in _null_parts(keys)), *keys)
+
+
+def hash_keys(columns: Sequence[pa.Array | pa.ChunkedArray]) -> NDArray[np.int64]:
+    """The hash of every row of the columns: what `key_hash` gives for the same values.
+
+    Timestamps of any unit count as the microseconds that Spark holds. Dictionary arrays count as their values.
+
+    Raises:
+        ColumnTypeError: a column is of a type without a hash here, such as a struct or a list.
+        InvalidArgumentError: there are no columns, or they differ in length.
+    """
+    _check_some(columns)
+    for column in columns:
+        check_key_type(column.type)
+    arrays = [_whole(column) for column in columns]
+    rows = len(arrays[0])
+    if any(len(array) != rows for array in arrays):
+        raise InvalidArgumentError(
+            f"the key columns have {', '.join(str(len(array)) for array in arrays)} rows: nobody can know which values "
+            "belong together",
+            hint="take all key columns from the same record batch",
+        )
+    hashes, alike = _seeds(arrays, rows)
+    for array in arrays:
+        if alike and _is_small_dictionary(array):
+            _hash_by_dictionary(array, hashes)
+        else:
+            _chain(array.dictionary_decode() if pa.types.is_dictionary(array.type) else array, hashes)
+        alike = False
+    return hashes.view(np.int64)
+
+
+def _check_some(keys: Sequence[Any]) -> None:
+    if not keys:
+        raise InvalidArgumentError(
+            "there are no keys, so all rows would have the same hash",
+            hint="name at least one key",
+        )
+
+
+# --- which keys are null --------------------------------------------------------------------------------------------
+
+
+def _null_parts(keys: Sequence[Any]) -> list[Sequence[Any]]:
+    """The keys that share a bigint of null bits. One key needs none: it is null or it is not."""
+    if len(keys) == 1:
+        return []
+    return [keys[first : first + NULL_BITS] for first in range(0, len(keys), NULL_BITS)]
+
+
+def _null_word(keys: Sequence[Column]) -> Column:
+    bits = [F.when(key.isNull(), F.lit(1 << i)).otherwise(F.lit(0)).cast("bigint") for i, key in enumerate(keys)]
+    return reduce(Column.bitwiseOR, bits)
+
+
+def _seeds(arrays: Sequence[pa.Array], rows: int) -> tuple[Hashes, bool]:
+    """The hashes before the first key, and whether they are all the same."""
+    parts = _null_parts(arrays)
+    alike = not parts or not any(array.null_count for array in arrays)
+    hashes = np.full(1 if alike else rows, SEED, np.uint64)
+    for part in parts:
+        word = np.zeros(len(hashes), np.int64)
+        for i, array in enumerate(part):
+            if array.null_count:
+                _add_null_bit(i, _validity(array), array.offset, word)
+        _hash_longs(_frozen(word), _ALL_VALID, 0, hashes)
+    return (np.full(rows, hashes[0]) if alike else hashes), alike
+
+
+# --- from Arrow arrays to what the kernels read ---------------------------------------------------------------------
+
+_WIDTHS = {
+    pa.bool_(): np.int8,
+    pa.int8(): np.int8,
+    pa.int16(): np.int16,
+    pa.int32(): np.int32,
+    pa.int64(): np.int64,
+    pa.date32(): np.int32,
+    pa.float32(): np.int32,
+    pa.float64(): np.int64,
+}
+"""How the values of a type lie in its buffer (those of bool, once they have a byte each)."""
+
+_OFFSETS = {
+    pa.string(): np.int32,
+    pa.binary(): np.int32,
+    pa.large_string(): np.int64,
+    pa.large_binary(): np.int64,
+}
+
+# Of a float without its sign: infinity, above which every pattern is a NaN, and the NaN that stands for them all.
+_INFINITY = {pa.float32(): 0x7F800000, pa.float64(): 0x7FF0000000000000}
+_NAN = {pa.float32(): 0x7FC00000, pa.float64(): 0x7FF8000000000000}
+
+_DECIMAL_BYTES = 16
+
+_ALL_VALID: Bytes = np.frombuffer(b"", np.uint8)
+"""The validity bitmap of an array without nulls."""
+
+
+def check_key_type(kind: pa.DataType) -> None:
+    """Whether a key of that type can be hashed here; an error if not."""
+    values = kind.value_type if pa.types.is_dictionary(kind) else kind
+    is_other = pa.types.is_timestamp(values) or pa.types.is_decimal128(values) or pa.types.is_null(values)
+    if not (values in _WIDTHS or values in _OFFSETS or _is_view(values) or is_other):
+        raise ColumnTypeError(
+            f"a key of type {kind} has no hash here, so its rows could not be told apart as Spark does",
+            hint="use the parts of it that matter as keys of their own, or cast it to an integer, a string or binary",
+        )
+
+
+def _is_view(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string_view(kind) or pa.types.is_binary_view(kind))
+
+
+def _whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """The column as one array, whose validity bitmap tells all its nulls."""
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    # A dictionary may hold null as one of its values; the bitmap knows nothing of those.
+    if pa.types.is_dictionary(array.type) and array.dictionary.null_count:
+        array = array.dictionary_decode()
+    # A column of nulls only has no bitmap; of which other type its nulls are does not matter.
+    return array.cast(pa.int8()) if pa.types.is_null(array.type) else array
+
+
+def _is_small_dictionary(array: pa.Array) -> bool:
+    """Whether it has fewer values than rows. It need not: a slice of a few rows keeps the whole dictionary."""
+    return pa.types.is_dictionary(array.type) and len(array.dictionary) < len(array)
+
+
+def _hash_by_dictionary(array: pa.DictionaryArray, hashes: Hashes) -> None:
+    """As `_chain`, for hashes that are all the same: each value of the dictionary is hashed once."""
+    n_values = len(array.dictionary)
+    of_values = np.full(n_values + 1, hashes[0])  # one more, for null
+    _chain(array.dictionary, of_values[:-1])
+    codes = array.indices.cast(pa.int64()).fill_null(n_values) if array.null_count else array.indices
+    hashes[:] = of_values[codes.to_numpy()]
+
+
+def _chain(array: pa.Array, hashes: Hashes) -> None:
+    """Replace each hash by that of the value with the hash as its seed; where the value is null, it stays."""
+    kind = array.type
+    if not len(array):
+        return
+    if pa.types.is_timestamp(kind):
+        array = micros_of(array)
+    elif pa.types.is_boolean(kind):
+        array = array.cast(pa.int8())
+    elif _is_view(kind):
+        array = array.cast(pa.large_string() if pa.types.is_string_view(kind) else pa.large_binary())
+    valid = _validity(array)
+    if array.type in _OFFSETS:
+        _hash_bytes(*_string_bytes(array), valid, array.offset, hashes)
+    elif pa.types.is_decimal128(kind) and kind.precision > LONG_DIGITS:
+        _hash_bytes(*_decimal_bytes(array), valid, array.offset, hashes)
+    else:
+        values = _numbers(array)
+        hash_numbers = _hash_longs if values.itemsize == 8 else _hash_ints
+        hash_numbers(values, valid, array.offset, hashes)
+
+
+def _validity(array: pa.Array) -> Bytes:
+    """The bitmap in which bit `array.offset` + i says that value i is not null; without nulls, none."""
+    return np.frombuffer(array.buffers()[0], np.uint8) if array.null_count else _ALL_VALID
+
+
+def _numbers(array: pa.Array) -> Ints:
+    """The values as the integers that are hashed."""
+    if pa.types.is_decimal128(array.type):
+        # The low halves of 128 bits are the whole value: the high ones only repeat the sign.
+        halves = np.frombuffer(array.buffers()[1], np.int64, 2 * (array.offset + len(array)))
+        return _frozen(np.ascontiguousarray(halves[2 * array.offset :: 2]))
+    bits = np.frombuffer(array.buffers()[1], _WIDTHS[array.type], array.offset + len(array))[array.offset :]
+    if not pa.types.is_floating(array.type):
+        return bits
+    return _frozen(_canonical(bits, np.iinfo(bits.dtype).max, _INFINITY[array.type], _NAN[array.type]))
+
+
+def _string_bytes(array: pa.Array) -> tuple[Bytes, Ints, Ints]:
+    """(data, where each value begins, where it ends)."""
+    _, offsets, data = array.buffers()
+    ends = np.frombuffer(offsets, _OFFSETS[array.type], array.offset + len(array) + 1)[array.offset :]
+    return np.frombuffer(data or b"", np.uint8), ends[:-1], ends[1:]
+
+
+def _decimal_bytes(array: pa.Array) -> tuple[Bytes, Ints, Ints]:
+    """As `_string_bytes`: the unscaled values as Java's BigInteger gives them, big-endian and as short as can be."""
+    width = _DECIMAL_BYTES
+    data = np.frombuffer(array.buffers()[1], np.uint8, width * (array.offset + len(array)))
+    data = np.ascontiguousarray(data.reshape(-1, width)[array.offset :, ::-1])
+    # A leading byte says nothing if it is all sign, and the byte after it begins with the sign too.
+    sign = np.where(data[:, :1] >= 0x80, 0xFF, 0)
+    idle = (data[:, :-1] == sign) & ((data[:, 1:] ^ sign) < 0x80)
+    rows = np.arange(len(data), dtype=np.int64) * width
+    starts = rows + np.logical_and.accumulate(idle, axis=1).sum(axis=1)
+    return _frozen(data.ravel()), _frozen(starts), _frozen(rows + width)
+
+
+def _frozen(array: NDArray[Any]) -> NDArray[Any]:
+    """Read-only, as Arrow's buffers are: for numba that is another type, which would compile every kernel twice."""
+    array.flags.writeable = False
+    return array
+
+
+# --- kernels: XXH64 -------------------------------------------------------------------------------------------------
+
+# numba makes floats of an unsigned and a signed integer together, so every constant below is unsigned.
+_P1 = np.uint64(0x9E3779B185EBCA87)
+_P2 = np.uint64(0xC2B2AE3D27D4EB4F)
+_P3 = np.uint64(0x165667B19E3779F9)
+_P4 = np.uint64(0x85EBCA77C2B2AE63)
+_P5 = np.uint64(0x27D4EB2F165667C5)
+_LOW_HALF = np.uint64(0xFFFFFFFF)
+_ONE, _FOUR, _EIGHT, _STRIPE = np.uint64(1), np.uint64(4), np.uint64(8), np.uint64(32)
+
+_LANES = 64
+"""Values that go through the steps of the hash together; a constant, so that the compiler unrolls the loops."""
+
+
+@kernel()
+def _rotate(x: Any, bits: int) -> Any:
+    return (x << np.uint64(bits)) | (x >> np.uint64(64 - bits))
+
+
+@kernel()
+def _mix_long(seed: Any, word: Any) -> Any:
+    return _rotate(seed ^ (_rotate(word * _P2, 31) * _P1), 27) * _P1 + _P4
+
+
+@kernel()
+def _mix_int(seed: Any, word: Any) -> Any:
+    return _rotate(seed ^ (word * _P1), 23) * _P2 + _P3
+
+
+@kernel()
+def _finish(h: Any) -> Any:
+    h = (h ^ (h >> np.uint64(33))) * _P2
+    h = (h ^ (h >> np.uint64(29))) * _P3
+    return h ^ (h >> np.uint64(32))
+
+
+@kernel()
+def _is_valid(valid: Bytes, at: int) -> Any:
+    return (np.int64(valid[at >> 3]) >> (at & 7)) & 1
+
+
+@kernel()
+def _add_null_bit(place: int, valid: Bytes, offset: int, words: Ints) -> None:
+    for i in range(len(words)):
+        words[i] |= (1 - _is_valid(valid, offset + i)) << place
+
+
+@kernel()
+def _canonical(bits: Ints, unsigned: int, infinity: int, nan: int) -> Ints:
+    """The bits of floats, with one zero and one NaN."""
+    out = np.empty_like(bits)
+    for i in range(len(bits)):
+        magnitude = bits[i] & unsigned
+        out[i] = nan if magnitude > infinity else bits[i] if magnitude else 0
+    return out
+
+
+@kernel()
+def _hash_ints(values: Ints, valid: Bytes, offset: int, hashes: Hashes) -> None:
+    """Spark's hashInt, for 32 bits or fewer."""
+    for i in range(len(values)):
+        if len(valid) == 0 or _is_valid(valid, offset + i):
+            word = np.uint64(values[i]) & _LOW_HALF
+            hashes[i] = _finish(_mix_int(hashes[i] + _P5 + _FOUR, word))
+
+
+@kernel()
+def _hash_longs(values: Ints, valid: Bytes, offset: int, hashes: Hashes) -> None:
+    """Spark's hashLong."""
+    done = 0
+    if len(valid) == 0:
+        # The steps of one hash wait for each other. The same step of many values does not, and becomes vector code.
+        lanes = np.empty(_LANES, np.uint64)
+        done = len(values) // _LANES * _LANES
+        for first in range(0, done, _LANES):
+            for i in range(_LANES):
+                lanes[i] = _rotate(np.uint64(values[first + i]) * _P2, 31)
+            for i in range(_LANES):
+                lanes[i] = _rotate((hashes[first + i] + _P5 + _EIGHT) ^ (lanes[i] * _P1), 27)
+            for i in range(_LANES):
+                lanes[i] = lanes[i] * _P1 + _P4
+            for i in range(_LANES):
+                lanes[i] = (lanes[i] ^ (lanes[i] >> np.uint64(33))) * _P2
+            for i in range(_LANES):
+                h = (lanes[i] ^ (lanes[i] >> np.uint64(29))) * _P3
+                hashes[first + i] = h ^ (h >> np.uint64(32))
+    for i in range(done, len(values)):
+        if len(valid) == 0 or _is_valid(valid, offset + i):
+            hashes[i] = _finish(_mix_long(hashes[i] + _P5 + _EIGHT, np.uint64(values[i])))
+
+
+@kernel()
+def _hash_bytes(data: Bytes, starts: Ints, ends: Ints, valid: Bytes, offset: int, hashes: Hashes) -> None:
+    """Spark's hashUnsafeBytes: XXH64 of data[start:end]."""
+    for i in range(len(starts)):
+        if len(valid) == 0 or _is_valid(valid, offset + i):
+            hashes[i] = _hash_range(data, np.uint64(starts[i]), np.uint64(ends[i]), hashes[i])
+
+
+@kernel()
+def _hash_range(data: Bytes, at: Any, end: Any, seed: Any) -> Any:
+    size = end - at
+    if size >= _STRIPE:
+        a, b, c, d = seed + _P1 + _P2, seed + _P2, seed, seed - _P1
+        while at + _STRIPE <= end:
+            a = _round(a, _word(data, at))
+            b = _round(b, _word(data, at + _EIGHT))
+            c = _round(c, _word(data, at + np.uint64(16)))
+            d = _round(d, _word(data, at + np.uint64(24)))
+            at += _STRIPE
+        h = _rotate(a, 1) + _rotate(b, 7) + _rotate(c, 12) + _rotate(d, 18)
+        h = _merge(_merge(_merge(_merge(h, a), b), c), d)
+    else:
+        h = seed + _P5
+    h += size
+    while at + _EIGHT <= end:
+        h = _mix_long(h, _word(data, at))
+        at += _EIGHT
+    if at + _FOUR <= end:
+        h = _mix_int(h, _half_word(data, at))
+        at += _FOUR
+    while at < end:
+        h = _rotate(h ^ (np.uint64(data[at]) * _P5), 11) * _P1
+        at += _ONE
+    return _finish(h)
+
+
+@kernel()
+def _round(lane: Any, word: Any) -> Any:
+    return _rotate(lane + word * _P2, 31) * _P1
+
+
+@kernel()
+def _merge(h: Any, lane: Any) -> Any:
+    return (h ^ (_rotate(lane * _P2, 31) * _P1)) * _P1 + _P4
+
+
+# Values begin anywhere, so words are put together from bytes; the compiler makes one load of it.
+
+
+@kernel()
+def _word(data: Bytes, at: Any) -> Any:
+    return _half_word(data, at) | (_half_word(data, at + _FOUR) << np.uint64(32))
+
+
+@kernel()
+def _half_word(data: Bytes, at: Any) -> Any:
+    return _byte(data, at, 0) | _byte(data, at, 1) | _byte(data, at, 2) | _byte(data, at, 3)
+
+
+@kernel()
+def _byte(data: Bytes, at: Any, place: int) -> Any:
+    return np.uint64(data[at + np.uint64(place)]) << np.uint64(8 * place)
+
+
+def unhashable(key: str, kind: DataType) -> str | None:
+    """Why a key of that type cannot be placed by its hash."""
+    try:
+        check_key_type(arrow_type(kind))
+    except (ColumnTypeError, PySparkTypeError):
+        return f"the key {key!r} is of type {kind.simpleString()}, for which there is no hash"
+    if isinstance(kind, StringType) and not kind.isUTF8BinaryCollation():
+        # Keys that a collation makes equal have different hashes: they would be told apart.
+        return f"the key {key!r} has a collation, by which different strings are one key"
+    return None

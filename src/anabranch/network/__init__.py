@@ -1,1 +1,0 @@
-"""The query a user wrote, and its checks."""

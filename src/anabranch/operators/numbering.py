@@ -1,0 +1,390 @@
+"""Positions of rows in the order of time, on a stream: what count windows are counted along.
+
+A row gets its position (0, 1, 2, ... of its key, or of all rows) once the watermark has passed it: from then on no
+earlier row can come, so the position is for ever. Rows at the same time are ordered by their other columns, as in a
+batch (`plan.positions`), and not by their arrival. So a position depends on the rows alone, however they came in epochs
+and files, and after a crash a row finds the one it had.
+
+    epoch 1    rows at 4 2 7     watermark 5    2 4 leave as 0 1     7 waits
+    epoch 2    rows at 6 9       watermark 8    6 7 leave as 2 3     9 waits
+
+The state of a group is the rows that wait, one table per epoch that brought some, and four numbers per key, for as long
+as the query runs: how many rows of it were counted, and where its window drop stands.
+
+**Window drop** (paper 4; decision `shed`). A *unit* is the windows that begin in one stretch of the least common
+multiple of the slides; of one window specification it is one window. Its fate is decided when its first row gets a
+position, by the rule of `shed.windrop`, for each key of its own: gaps never exceed the bound in any of them. A row that
+only dropped windows want goes no further. The others say in the column OPEN whether the windows that begin at them are
+kept, for kept windows may have left all rows of a dropped one in the stream. What was dropped is told in an output of
+its own, DROPPED.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from anabranch.aggregates.kernels import Ints
+from anabranch.compiled import kernel
+from anabranch.io.blocks import micros_of, one_batch
+from anabranch.operators.protocol import Emitted, Operator
+from anabranch.operators.state import State
+from anabranch.operators.time_windows import MOST_TABLES, OPEN, groups_of
+from anabranch.windows import Window
+from anabranch.windows.spans import Span, fan_out, scaled
+from anabranch.windows.spec import LONGEST
+
+POSITION = "__ab_position"
+"""The column of the position."""
+SHED = "shed"
+"""The decision: {"p": share of windows to drop, "bound": B, "seed": of the coins}; and the metric: rows dropped.
+
+A bound of None drops all windows.
+"""
+COUNTED = "counted"
+"""The metric: rows that got a position, dropped or not."""
+WINDOWS_SHED, WINDOWS_KEPT = "windows_shed", "windows_kept"
+"""The metrics: windows whose first row came while windows were being dropped."""
+NUMBERED, DROPPED = "numbered", "dropped"
+"""The outputs: rows with their positions, and the windows that were dropped."""
+DROPPED_SCHEMA = pa.schema(
+    [
+        ("window_spec", pa.string()),
+        ("key", pa.string()),
+        ("first_row", pa.int64()),
+        ("last_row", pa.int64()),
+        ("windows", pa.int64()),
+    ]
+)
+"""So many windows of a key, one after the other: they begin at rows `first_row` to `last_row`. Keys in JSON."""
+
+BUCKETS = 64
+"""Keys of a group throw coins in so many ways, spread evenly: at any time about the share p of them drops."""
+
+_COUNTED = np.dtype([("rows", np.int64), ("run", np.int64), ("debt", np.int64), ("last", np.int64)])
+"""Of a key: rows counted; units dropped in a row, and owed; the last unit kept, or -1."""
+_PASSED, _KEYS, _COUNTS, _SHARE = "passed", "keys", "counts", "share"
+
+
+@dataclass(frozen=True)
+class Numbering:
+    """What is numbered, and makes the operator that does it."""
+
+    keys: tuple[str, ...]
+    """rows are counted for each of these; none: over all rows"""
+    time: str
+    ties: tuple[str, ...]
+    """columns that order the rows of one time"""
+    windows: tuple[Window, ...]
+    labels: tuple[str, ...]
+    """what the keys are called, for those who read"""
+
+    @property
+    def units(self) -> Span:
+        """The rows that the windows of a unit reach over."""
+        return fan_out([Span(w.slide, w.origin, 0, w.size) for w in self.windows])
+
+    def bound(self, shed: Mapping[str, Any] | None) -> int:
+        """How many units in a row may be missing, so that of no specification more than B windows are."""
+        if shed is None or shed["bound"] is None:
+            return 0 if shed is None else LONGEST
+        return min(scaled(int(shed["bound"]), w.slide, self.units.slide) for w in self.windows)
+
+    def __call__(self) -> PositionsOperator:
+        return PositionsOperator(self)
+
+
+class PositionsOperator(Operator):
+    """Numbers the rows of one partition-group.
+
+    Its output NUMBERED has the columns of its blocks, POSITION and OPEN; DROPPED those of DROPPED_SCHEMA.
+    """
+
+    def __init__(self, settings: Numbering) -> None:
+        self._settings = settings
+        self._units = settings.units
+
+    def open(self, state: State) -> None:
+        self._state = state
+
+    def process(self, block: pa.RecordBatch, port: int = 0) -> Iterator[Emitted]:
+        names = self._tables()
+        number = int(names[-1].split(".")[1]) + 1 if names else 0
+        self._state.put(f"rows.{number:012d}", pa.Table.from_batches([block]))
+        yield from ()
+
+    def on_watermark(self, t: int) -> Iterator[Emitted]:
+        due = self._due(t)
+        shed = self._shed()
+        if due is not None:
+            yield from self._numbered(due, shed)
+
+    def on_set_back(self, t: int, starts: int) -> None:
+        mark = self._state.array(_PASSED, np.int64, 2)
+        if not mark[0] or t >= mark[1]:
+            return
+        # Rows that have a position may still be in a table with some that wait, and must not get a second one.
+        for name in self._tables():
+            table = self._state.table(name)
+            assert table is not None
+            times = np.asarray(micros_of(table.column(self._settings.time).combine_chunks()))
+            waiting = table.filter(pa.array(times >= mark[1]))
+            if not waiting.num_rows:
+                self._state.drop(name)
+            elif waiting.num_rows < table.num_rows:
+                self._state.put(name, waiting.combine_chunks())
+        mark[1] = t
+
+    # --- rows that wait ---------------------------------------------------------------------------------------------
+
+    def _due(self, t: int) -> pa.RecordBatch | None:
+        """The rows that the watermark passes now. Those of a table leave it one by one, without a rewrite."""
+        mark = self._state.array(_PASSED, np.int64, 2)
+        before = int(mark[1]) if mark[0] else None
+        if before is not None and t <= before:
+            return None
+        mark[:] = (1, t)
+        names = self._tables()
+        found, waiting = [], []
+        for name in names:
+            table = self._state.table(name)
+            assert table is not None
+            times = np.asarray(micros_of(table.column(self._settings.time).combine_chunks()))
+            due = times < t if before is None else (times < t) & (times >= before)
+            if due.any():
+                found.append(table.filter(pa.array(due)))
+            if times.max() < t:
+                self._state.drop(name)
+            else:
+                waiting.append((name, table.filter(pa.array(times >= t)) if len(names) >= MOST_TABLES else table))
+        if len(waiting) > 1 and len(names) >= MOST_TABLES:
+            for name, _ in waiting[:-1]:
+                self._state.drop(name)
+            self._state.put(waiting[-1][0], pa.concat_tables([rows for _, rows in waiting]).combine_chunks())
+        return one_batch(pa.concat_tables(found)) if found else None
+
+    def _tables(self) -> list[str]:
+        return [name for name in self._state.names() if name.startswith("rows.")]
+
+    # --- positions --------------------------------------------------------------------------------------------------
+
+    def _numbered(self, due: pa.RecordBatch, shed: Mapping[str, Any] | None) -> Iterator[Emitted]:
+        key, counts = self._keys(due)
+        order = self._order(due, key)
+        key = key[order]
+        begins = np.flatnonzero(np.diff(key, prepend=-1))  # of each key's rows: they lie together
+        ends = np.append(begins[1:], len(key))
+        present = key[begins]
+        before = counts["rows"][present]
+        after = before + ends - begins
+        positions = np.arange(len(key)) + np.repeat(before - begins, ends - begins)
+        counts["rows"][present] = after
+        latest = self._latest_kept(present, before, after, positions, counts, shed)
+        slide, size = self._units.slide, self._units.size
+        # From the first unit on whose windows reach as far as the row. Those before the first row do not exist.
+        wanted = latest >= np.maximum((positions - size) // slide + 1, 0)
+        opened = latest == positions // slide
+        self.metrics[COUNTED] += len(key)
+        if not wanted.all():
+            self.metrics[SHED] += int(np.count_nonzero(~wanted))
+        if shed is not None or not opened.all():  # a unit may have been dropped before its later windows begin
+            for window in self._settings.windows:
+                first_of = positions % window.slide == 0  # a window begins here
+                yield DROPPED, self._dropped(window, key[first_of], positions[first_of], ~opened[first_of])
+        rows = due.take(pa.array(order[wanted]))
+        if rows.num_rows:
+            numbered = rows.append_column(POSITION, pa.array(positions[wanted]))
+            yield NUMBERED, numbered.append_column(OPEN, pa.array(opened[wanted]))
+
+    def _dropped(self, window: Window, key: Ints, begin: Ints, gone: NDArray[np.bool_]) -> pa.RecordBatch:
+        """The ranges of dropped windows, of windows that begin at rows `begin`, key by key. Counts them, too."""
+        self.metrics[WINDOWS_KEPT] += int(np.count_nonzero(~gone))
+        self.metrics[WINDOWS_SHED] += int(np.count_nonzero(gone))
+        joined = (key[1:] == key[:-1]) & gone[1:] & gone[:-1]
+        first = np.flatnonzero(gone & np.insert(~joined, 0, True))
+        last = np.flatnonzero(gone & np.append(~joined, True))
+        columns = (
+            pa.repeat(pa.scalar(window.label), len(first)),
+            self._labels(key[first]),
+            pa.array(begin[first]),
+            pa.array(begin[last]),
+            pa.array((begin[last] - begin[first]) // window.slide + 1),
+        )
+        return pa.RecordBatch.from_arrays(list(columns), schema=DROPPED_SCHEMA)
+
+    def _labels(self, numbers: Ints) -> pa.Array:
+        """Keys as others can read them."""
+        known = self._state.table(_KEYS)
+        if known is None:
+            return pa.nulls(len(numbers), pa.string())
+        each, at = np.unique(numbers, return_inverse=True)
+        columns = [_readable(column.take(pa.array(each))) for column in known.columns]
+        # The names that users know: columns travel under others.
+        rows = [dict(zip(self._settings.labels, values, strict=True)) for values in zip(*columns, strict=True)]
+        labels = pa.array([json.dumps(row, ensure_ascii=False) for row in rows], pa.string())
+        return labels.take(pa.array(at))
+
+    def _keys(self, due: pa.RecordBatch) -> tuple[Ints, NDArray[Any]]:
+        """The number of each row's key, and what is known of all keys; new ones are added."""
+        names = self._settings.keys
+        if not names:
+            return np.zeros(due.num_rows, np.int64), self._counts(1)
+        came = pa.table([_same_zero(due.column(name)) for name in names], names=[f"k{i}" for i in range(len(names))])
+        known = self._state.table(_KEYS)
+        before = 0 if known is None else known.num_rows
+        both = came if known is None else pa.concat_tables([known, came])
+        codes, columns = groups_of(both, both.column_names)
+        number = np.full(len(columns[0]), -1, np.int64)
+        number[codes[:before]] = np.arange(before)
+        new = np.flatnonzero(number < 0)
+        number[new] = before + np.arange(len(new))
+        if len(new):
+            added = pa.table([column.take(pa.array(new)) for column in columns], names=both.column_names)
+            self._state.put(_KEYS, added if known is None else pa.concat_tables([known, added]).combine_chunks())
+        return number[codes[before:]], self._counts(before + len(new))
+
+    def _counts(self, keys: int) -> NDArray[Any]:
+        counts = self._state.array(_COUNTS, _COUNTED)
+        if len(counts) < keys:
+            length = len(counts)
+            counts = self._state.resize(_COUNTS, max(keys, 2 * length))
+            counts["last"][length:] = -1
+        return counts
+
+    def _order(self, due: pa.RecordBatch, key: Ints) -> Ints:
+        """By key, time, and the other columns."""
+        times = np.asarray(micros_of(due.column(self._settings.time)))
+        order = np.lexsort((times, key))
+        same = (np.diff(key[order]) == 0) & (np.diff(times[order]) == 0)
+        if not same.any():
+            return order
+        # Only rows that share a time must be looked at more closely; they keep their places in the order as a whole.
+        tied = np.append(same, False) | np.insert(same, 0, False)
+        rows = order[tied]
+        among = due.take(pa.array(rows))
+        finer = [part for name in reversed(self._settings.ties) for part in _spark_order(among.column(name))]
+        order[tied] = rows[np.lexsort((*finer, times[rows], key[rows]))]
+        return order
+
+    # --- window drop ------------------------------------------------------------------------------------------------
+
+    def _shed(self) -> Mapping[str, Any] | None:
+        """The decision; what is owed at a higher share is not paid once there is less to drop."""
+        shed: Mapping[str, Any] | None = self.decisions.get(SHED)
+        p = 0.0 if shed is None else float(shed["p"])
+        share = self._state.array(_SHARE, np.float64, 1)
+        all_dropped = shed is not None and shed["bound"] is None
+        if p < share[0] or all_dropped:
+            debt = self._state.array(_COUNTS, _COUNTED)["debt"]
+            debt[:] = 0
+        share[0] = p
+        return shed
+
+    def _latest_kept(
+        self,
+        present: Ints,
+        before: Ints,
+        after: Ints,
+        positions: Ints,
+        counts: NDArray[Any],
+        shed: Mapping[str, Any] | None,
+    ) -> Ints:
+        """Decides the units that begin with these rows; and the last unit kept, as of each row."""
+        slide = self._units.slide
+        first = -(-before // slide)
+        many = (after - 1) // slide - first + 1
+        offsets = np.concatenate(([0], np.cumsum(many)))
+        units = np.arange(offsets[-1]) + np.repeat(first - offsets[:-1], many)
+        bound = self._settings.bound(shed)
+        thrown = np.full(len(units), shed is not None and shed["bound"] is None)
+        if shed is not None and shed["bound"] is not None and shed["p"] > 0:
+            u = coins(int(shed["seed"]) + self.group, units // max(1, bound))
+            thrown = (u + np.repeat(present % BUCKETS, many) / BUCKETS) % 1.0 < float(shed["p"])
+        run, debt, last = (np.ascontiguousarray(counts[name][present]) for name in ("run", "debt", "last"))
+        known = last.copy()
+        latest = np.append(known, decide(offsets, units, thrown, bound, run, debt, last))
+        for name, value in (("run", run), ("debt", debt), ("last", last)):
+            counts[name][present] = value
+        # Where a row's unit is: among those decided now, or, if it began in an earlier epoch, what was known before.
+        at = np.repeat(np.arange(len(present)), after - before)
+        now = positions // slide - first[at]
+        found: Ints = latest[np.where(now < 0, at, len(present) + offsets[at] + now)]
+        return found
+
+
+@kernel()
+def decide(
+    offsets: Ints, units: Ints, thrown: NDArray[np.bool_], bound: int, run: Ints, debt: Ints, last: Ints
+) -> Ints:
+    """Keep or drop, unit by unit of each key: `shed.windrop.Tally`, compiled. Gives the last unit kept, as of each.
+
+    Key i has the units offsets[i]:offsets[i+1]; `thrown` says which coins said drop; `run`, `debt`, `last` are updated.
+    """
+    latest = np.empty(len(units), np.int64)
+    for i in range(len(run)):
+        for at in range(offsets[i], offsets[i + 1]):
+            if (thrown[at] or debt[i] > 0) and run[i] + 1 <= bound:
+                run[i] += 1
+                if not thrown[at]:
+                    debt[i] -= 1
+            else:
+                run[i] = 0
+                debt[i] += thrown[at]
+                last[i] = units[at]
+            latest[at] = last[i]
+    return latest
+
+
+def coins(seed: int, batches: Ints) -> NDArray[np.float64]:
+    """`shed.windrop.coin` of many batches at once."""
+    start = np.uint64((seed * 0x9E3779B97F4A7C15 + 0x8CB92BA72F3D8DD7) & ((1 << 64) - 1))
+    mixed = batches.astype(np.uint64) * np.uint64(0xD1B54A32D192ED03) + start
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    numbers: NDArray[np.float64] = ((mixed ^ (mixed >> np.uint64(31))) >> np.uint64(11)) / float(1 << 53)
+    return numbers
+
+
+def _spark_order(column: pa.Array) -> Sequence[NDArray[Any]]:
+    """Keys for `numpy.lexsort` that order as Spark does: null first, NaN last."""
+    if pa.types.is_null(column.type):
+        return ()
+    valid = column.is_valid().to_numpy(zero_copy_only=False)
+    if pa.types.is_floating(column.type):
+        ranks = np.unique(column.fill_null(0.0).to_numpy(zero_copy_only=False), return_inverse=True)[1]
+    else:
+        ranks = pc.rank(column, tiebreaker="dense").to_numpy()
+    # Nulls have a rank too, some or other: all the same one, or they would be told apart.
+    return np.where(valid, ranks, 0), valid
+
+
+def _readable(column: pa.ChunkedArray) -> list[bool | int | float | str | None]:
+    """Values that JSON has; of other types, and of numbers that it does not know, how Arrow writes them.
+
+    Dates may be beyond those of Python, and strings need not be UTF-8.
+    """
+    kind = column.type
+    if pa.types.is_boolean(kind) or pa.types.is_integer(kind):
+        found: list[bool | int | float | str | None] = column.to_pylist()
+    elif pa.types.is_floating(kind):
+        found = [value if value is None or np.isfinite(value) else str(value) for value in column.to_pylist()]
+    elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        raw = column.cast(pa.large_binary() if pa.types.is_large_string(kind) else pa.binary()).to_pylist()
+        found = [None if value is None else value.decode(errors="replace") for value in raw]
+    elif pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        found = [None if value is None else value.hex() for value in column.to_pylist()]
+    else:
+        found = column.cast(pa.string()).to_pylist()
+    return found
+
+
+def _same_zero(column: pa.Array) -> pa.Array:
+    """-0.0 is the key 0.0, as in Spark."""
+    return pc.add(column, pa.scalar(0.0, column.type)) if pa.types.is_floating(column.type) else column

@@ -1,0 +1,162 @@
+"""What a strategy costs: prices for the planner, and paper 1's model of the batch size.
+
+**Prices** are per input row, in row touches: 1 is one row through one of Spark's hash aggregations. Only ratios matter.
+The unit costs were taken from `anabranch bench windows` and can be replaced (`UnitCosts`) where another machine or
+another aggregate differs.
+
+| strategy | price per row |
+|---|---|
+| window | overlap * update + delivered * emit |
+| batch  | replication(B) * move + overlap * update + delivered * emit |
+| pane   | update + panes * replication * gather + delivered * emit |
+
+`panes` is how many (key, pane) pairs there are per row, at most 1; where nothing is known of the data, 1 is assumed,
+the worst case for panes. `delivered` is how many (key, window) results there are per row.
+
+**Paper 1's batch size** (section 2.3) trades copies against latency: `batch_cost`, `batch_rate`, `choose_batch`. The
+paper's equation (1) lost its denominator and miscounts the updates; `batch_cost` is the exact form (each of the B
+windows of a batch sees w rows), `batch_cost_paper` the printed count, kept for comparison.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from anabranch.keys.partitioner import HeavyKeys, table_of
+from anabranch.keys.selection import Seen
+from anabranch.query.strategy import Strategy
+from anabranch.windows import Panes, Window
+from anabranch.windows.ids import replication
+
+
+@dataclass(frozen=True)
+class UnitCosts:
+    """Prices of the single steps, in row touches."""
+
+    update: float = 1.0
+    """one row, or one copy of it, into an aggregation"""
+    move: float = 12.0
+    """one row through an exchange of its own, without combining before"""
+    gather: float = 6.0
+    """one pane state through the exchange and the kernel"""
+    emit: float = 1.5
+    """one result"""
+    python: float = 20.0
+    """one row through a user-defined aggregate in Python"""
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What is known of the data: rows per (key, pane) that occurs. 1 is the worst case, and the default."""
+
+    rows_per_pane: float = 1.0
+    source: str = "assumed: nothing is known of the data"
+    keys: Seen | None = None
+    """keys and tuples per worker of some windows, for a choice of partitioner"""
+    heaviest: tuple[tuple[int, int], ...] = ()
+    """(hash, rows) of the keys with the most rows"""
+
+    def heavy(self, workers: int) -> HeavyKeys:
+        """The table of heavy keys for so many workers."""
+        return table_of(self.heaviest, workers)
+
+
+UNKNOWN = Statistics()
+
+
+@dataclass(frozen=True)
+class Price:
+    """A strategy's price, or why it cannot run."""
+
+    strategy: Strategy
+    per_row: float | None
+    replication: float
+    reason: str = ""
+
+    @property
+    def possible(self) -> bool:
+        return self.per_row is not None
+
+
+def price(
+    strategy: Strategy,
+    panes: Panes,
+    statistics: Statistics,
+    *,
+    pane_replication: float,
+    native: bool = True,
+    python: bool = False,
+    costs: UnitCosts | None = None,
+) -> Price:
+    """The price of a strategy over all windows of the query.
+
+    `native`: Spark has all aggregates itself. If not, every strategy gathers pane states for the kernel, and they
+    differ in how often a state is copied and, with `python`, how often a user's function sees a row.
+    """
+    unit = costs or UnitCosts()
+    overlap = sum(w.overlap for w in panes.windows)
+    per_pane = 1.0 / max(statistics.rows_per_pane, 1.0)
+    # Every window that a pane is in is delivered once per window, not once per pane.
+    delivered = sum(w.overlap * per_pane / panes.per_window(w) for w in panes.windows)
+    copies = {
+        "pane": 1.0,
+        "batch": sum(replication(w, strategy.batch) for w in panes.windows),
+        "window": overlap,
+    }[strategy.kind]
+    if strategy.kind == "pane" or not native:
+        work = unit.update + per_pane * pane_replication * unit.gather
+        if python:
+            work += unit.python * (1.0 + per_pane if strategy.kind == "pane" else overlap)
+    else:
+        moved = copies * unit.move if strategy.kind == "batch" else 0.0
+        work = moved + overlap * unit.update
+    return Price(strategy, work + delivered * unit.emit, copies)
+
+
+def batch_cost(batch: int, window: Window, update: float, open_close: float, other: float) -> float:
+    """Cost per row that an aggregate sees, exactly: B*w updates and B open/close per w + (B-1)s rows."""
+    rows = window.size + (batch - 1) * window.slide
+    return batch * window.size / rows * update + batch / rows * open_close + other
+
+
+def batch_cost_paper(batch: int, window: Window, update: float, open_close: float, other: float) -> float:
+    """Equation (1) with its denominator put back: it counts s*B(B+1)/2 + (w-s) updates.
+
+    That is right for B = 1, then too few, and beyond B = 2w/s - 2 too many.
+    """
+    rows = window.size + (batch - 1) * window.slide
+    updates = window.slide * batch * (batch + 1) / 2 + (window.size - window.slide)
+    return updates / rows * update + batch / rows * open_close + other
+
+
+def batch_rate(batch: int, window: Window, rate: float, workers: int) -> float:
+    """Equation (2): rows per second that reach one of the workers, copies included."""
+    return rate / workers * replication(window, batch)
+
+
+def choose_batch(
+    window: Window,
+    *,
+    rate: float,
+    workers: int,
+    update: float,
+    open_close: float,
+    other: float,
+    max_latency: float,
+    period: float,
+    headroom: float = 0.1,
+    largest: int = 10_000,
+) -> int:
+    """The smallest B that keeps the latency bound (3); where none does, the one that comes nearest.
+
+    Costs are in seconds and measured by the caller; `period` is T, the seconds between two choices.
+    """
+
+    def excess(batch: int) -> float:
+        capacity = (1.0 - headroom) / batch_cost(batch, window, update, open_close, other)
+        return batch_rate(batch, window, rate, workers) - capacity
+
+    for batch in range(1, largest + 1):
+        if excess(batch) * period < max_latency:
+            return batch
+    return min(range(1, largest + 1), key=excess)

@@ -1,0 +1,52 @@
+"""Which output goes to which sink."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from anabranch.errors import InvalidArgumentError
+from anabranch.io.sinks.base import Sink
+from anabranch.query.nodes import Node
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """Outputs of one operator and their sinks; `max_gap` None: as the query's QoS says."""
+
+    sinks: tuple[tuple[Node, str, Sink], ...]
+    max_gap: int | None = None
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.max_gap is not None and (type(self.max_gap) is not int or self.max_gap < 0):
+            raise InvalidArgumentError(f"max_gap={self.max_gap!r}", hint="a number of windows; 0 means: never drop one")
+        if not isinstance(self.weight, (int, float)) or not 0 < self.weight < math.inf:
+            raise InvalidArgumentError(f"weight={self.weight!r}", hint="what this output is worth, above zero")
+
+
+def deliver(
+    emissions: Sequence[tuple[Node, str]],
+    sink: Sink | Mapping[str, Sink],
+    max_gap: int | None = None,
+    weight: float = 1.0,
+) -> Delivery:
+    """One sink for the only output, or a dictionary for several."""
+    names = [name for _, name in emissions]
+    if isinstance(sink, Sink):
+        if len(emissions) != 1:
+            raise InvalidArgumentError(
+                f"one sink for the outputs {', '.join(names)}: their rows have different columns",
+                hint="give a dictionary: {" + ", ".join(f'"{name}": FileSink(...)' for name in names) + "}",
+            )
+        sink = {names[0]: sink}
+    if not isinstance(sink, Mapping) or not all(isinstance(each, Sink) for each in sink.values()):
+        raise InvalidArgumentError(f"{sink!r} is no sink", hint='write for example anabranch.FileSink("results/")')
+    unknown = set(sink) - set(names)
+    if unknown or not sink:
+        raise InvalidArgumentError(
+            f"there is no output {', '.join(sorted(unknown)) or '(an empty dictionary)'}",
+            hint=f"the outputs are {', '.join(names)}",
+        )
+    return Delivery(tuple((node, name, sink[name]) for node, name in emissions if name in sink), max_gap, weight)

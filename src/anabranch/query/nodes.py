@@ -1,0 +1,214 @@
+"""Operators as nodes of the query network: what the epoch runtime runs.
+
+A node is a plain value: its inputs, its operator, its outputs. How it runs is in `anabranch.runtime`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, is_dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Column
+from pyspark.sql.types import StructType
+
+from anabranch.errors import InvalidArgumentError
+from anabranch.keys.policy import KeyPartition
+from anabranch.operators.protocol import OperatorFactory
+from anabranch.query.origins import Part, Source
+from anabranch.query.windowed import Query
+from anabranch.spark.columns import TimeColumn
+from anabranch.split.key_routes import HashRoute
+from anabranch.split.splitter import BroadcastFunction, RouteFunction
+from anabranch.windows import describe
+from anabranch.windows.ids import Stretch
+
+if TYPE_CHECKING:
+    from anabranch.query.join import Join, JoinTuning
+
+ONLY = "rows"
+"""The name of the output of an operator that has one."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """A stream that feeds an operator, at a port."""
+
+    part: Part
+    time: TimeColumn
+    port: int = 0
+
+
+@dataclass(frozen=True)
+class Routing:
+    """Which partition-group a tuple goes to: by key, by Column expressions, or by functions over blocks."""
+
+    groups: int
+    keys: tuple[str, ...] = ()
+    route: Column | RouteFunction | None = None
+    broadcast: Column | BroadcastFunction | None = None
+    splitters: int | None = None
+    """p; None: tuned while running"""
+    window_bytes: int | None = None
+    """W; None: tuned while running"""
+    partition: KeyPartition | None = None
+    """which policy places the keys; None: a key always goes to the group of its hash"""
+    stretch: Stretch | None = None
+    """the windows of that policy; None: an epoch is one"""
+
+    @property
+    def by_function(self) -> bool:
+        """Whether blocks need not become rows: no Column is to be computed by Spark."""
+        by_spark = self.keys and self.partition is None
+        return not by_spark and not isinstance(self.route, Column) and not isinstance(self.broadcast, Column)
+
+    def reads_blocks(self, part: Part) -> bool:
+        """Whether the blocks of an input are read where they are split: nothing needs them as rows."""
+        packed = isinstance(part.origin, Source) and part.origin.packed is not None
+        return packed and self.by_function and not part.steps
+
+    def moves_windows(self, parts: Iterable[Part]) -> bool:
+        """Whether physical windows travel to p splitters; else rows are split by the tasks that read them.
+
+        To move rows first would cost more than it gains, unless somebody asks for it.
+        """
+        return self.splitters is not None or all(self.reads_blocks(part) for part in parts)
+
+
+@dataclass(frozen=True, eq=False)
+class WindowNode:
+    """A windowed aggregate."""
+
+    inputs: tuple[Input, ...]
+    query: Query
+    groups: int
+    batch: int | None = None
+    """B; None: set by the controller"""
+    refusal: InvalidArgumentError | None = None
+    """why the epoch runtime cannot do what was asked for"""
+    kind = "window"
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return (ONLY,)
+
+    def describe(self) -> list[str]:
+        query = self.query
+        aggregates = ", ".join(f"{name} = {a.describe()}" for name, a in query.aggregates.items())
+        return [
+            f"windows {', '.join(w.label for w in query.panes.windows)}, origin {query.panes.origin}",
+            f"by {', '.join(query.keys) or 'nothing'}, in {self.groups} groups",
+            aggregates,
+            # Panes then hold other states: a checkpoint is for one of the two.
+            *(["evaluated in parts"] if query.evaluated_in_parts and not query.counts_rows else []),
+        ]
+
+
+@dataclass(frozen=True, eq=False)
+class ProcessNode:
+    """A user's operator over the groups of one or more streams."""
+
+    inputs: tuple[Input, ...]
+    routing: Routing
+    factory: OperatorFactory
+    schemas: Mapping[str, StructType]
+    kind = "process"
+
+    @property
+    def groups(self) -> int:
+        return self.routing.groups
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return tuple(self.schemas)
+
+    def describe(self) -> list[str]:
+        by = f"by {', '.join(self.routing.keys)}" if self.routing.keys else "by route"
+        by += "" if self.routing.partition is None else ", keys placed by a policy"
+        # A factory with settings is another operator with other settings: a checkpoint is for one of them.
+        plain = getattr(self.factory, "__qualname__", type(self.factory).__qualname__)
+        label = repr(self.factory) if is_dataclass(self.factory) and not isinstance(self.factory, type) else plain
+        columns = [f"output {name}: {schema.simpleString()}" for name, schema in self.schemas.items()]
+        return [f"operator {label}, {by}, in {self.groups} groups", *columns]
+
+
+@dataclass(frozen=True, eq=False)
+class PositionsNode(ProcessNode):
+    """Numbers the rows of a stream in the order of time, for the count windows that follow."""
+
+    kind = "positions"
+
+
+@dataclass(frozen=True, eq=False)
+class CombineNode:
+    """The aggregation tree: partial answers of all substreams become one answer per query.
+
+    Keeps no state: the partial answers to a query come in one epoch, since it was broadcast in one.
+    """
+
+    inputs: tuple[Input, ...]
+    by: tuple[str, ...]
+    sums: tuple[str, ...]
+    maxima: tuple[str, ...]
+    fan_in: int | None
+    schema: StructType
+    kind = "combine"
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return (ONLY,)
+
+    def describe(self) -> list[str]:
+        what = [f"sum of {name}" for name in self.sums] + [f"max of {name}" for name in self.maxima]
+        return [f"{', '.join(what)} by {', '.join(self.by)}"]
+
+
+@dataclass(frozen=True, eq=False)
+class JoinNode:
+    """A windowed join; the stream of a port is one of its sides."""
+
+    inputs: tuple[Input, ...]
+    join: Join
+    groups: int
+    tuning: JoinTuning
+    kind = "join"
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return (ONLY,)
+
+    @property
+    def schemas(self) -> Mapping[str, StructType]:
+        return {ONLY: self.join.schema}
+
+    @property
+    def routing(self) -> Routing:
+        """By the hash of the key. Of an inner join rows with a null key go nowhere: they would join nothing."""
+        return Routing(self.groups, route=HashRoute(self.join.on, nulls=bool(self.preserved)))
+
+    @property
+    def preserved(self) -> tuple[int, ...]:
+        """The ports whose rows are results even without a partner."""
+        return self.join.preserved
+
+    def describe(self) -> list[str]:
+        join, tuning = self.join, self.tuning
+        columns = [
+            f"stream {port}: {', '.join(name if name == to else f'{name} as {to}' for name, to in named)}"
+            for port, named in enumerate(join.columns)
+        ]
+        return [
+            f"{join.how} join on {', '.join(join.on)}, in {self.groups} groups",
+            f"within {', '.join(describe(window) for window in join.within)}",
+            *([] if join.where_label is None else [f"where {join.where_label}"]),
+            *columns,
+            f"result: {join.schema.simpleString()}",
+            # The layout of the state depends on these: a checkpoint is for one of them.
+            f"{tuning.probe} probe, blocks of {tuning.block} tuples, theta {tuning.theta} blocks, "
+            f"{'fine-tuned' if tuning.fine_tuning else 'not fine-tuned'}",
+        ]
+
+
+Stateful = WindowNode | ProcessNode | JoinNode
+"""Operators with partition-groups, whose state is kept from epoch to epoch."""
+Node = Stateful | CombineNode

@@ -1,0 +1,94 @@
+"""Settings that a query would not use, or could not keep: refused before it starts, each with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from anabranch.errors import InvalidArgumentError
+from anabranch.query.deliveries import Delivery
+from anabranch.query.graph import Network, Step
+from anabranch.query.nodes import JoinNode, Node, WindowNode
+from anabranch.query.settings import QoS
+from anabranch.query.triggers import AVAILABLE_NOW
+
+
+def check_options(deliveries: Sequence[Delivery], network: Network, qos: QoS, trigger: str | None) -> None:
+    """Raise for the first of them."""
+    for step in network.steps:
+        _check_step(step, qos, trigger)
+    _check_drops(deliveries, network, qos)
+
+
+def holds_no_window_back(step: Step, qos: QoS, trigger: str | None) -> bool:
+    """Whether every window must leave in the epoch that completes it: then B is 1, and no controller raises it.
+
+    Others may read them, and go by the watermark; in the order of windows, those of one group may not wait for others;
+    and a query that ends with its input has no later epoch to deliver them in.
+    """
+    return bool(step.feeds) or qos.disorder is not None or trigger == AVAILABLE_NOW
+
+
+def _check_step(step: Step, qos: QoS, trigger: str | None) -> None:
+    node = step.node
+    if isinstance(node, WindowNode):
+        if node.refusal is not None:
+            raise node.refusal
+        if node.batch is not None and node.batch > 1:
+            _check_batch(step, node, qos, trigger)
+    if isinstance(node, JoinNode) and node.tuning.slots > 1 and trigger in (None, AVAILABLE_NOW):
+        raise InvalidArgumentError(
+            f"JoinTuning(slots={node.tuning.slots}) without an interval as trigger: workers take turns in epochs of "
+            "the trigger, and rows might wait for a turn that never comes",
+            hint='give trigger="2 seconds", or leave slots out',
+        )
+    if qos.disorder is not None and step.sinks and (reason := _unordered(node)) is not None:
+        raise InvalidArgumentError(
+            f"QoS(disorder={qos.disorder}), but the results of {step.name} have no order: {reason}",
+            hint="leave disorder out, or run this output as a query of its own without it",
+        )
+
+
+def _check_batch(step: Step, node: WindowNode, qos: QoS, trigger: str | None) -> None:
+    reason = None
+    if node.query.counts_rows:
+        reason = "a count window leaves with its last row, and waits for no other"
+    elif step.feeds:
+        reason = f"{step.name} feeds another operator, which would take windows that waited for late"
+    elif qos.disorder is not None:
+        reason = "windows that wait for others of their batch would leave out of order (QoS(disorder=...))"
+    elif trigger == AVAILABLE_NOW:
+        reason = "the query ends with its input, and complete windows that wait for others would stay behind"
+    if reason is not None:
+        raise InvalidArgumentError(f"using(..., batch={node.batch}): {reason}", hint="leave batch out")
+
+
+def _unordered(node: Node) -> str | None:
+    """Why no order of windows holds for the results of an operator."""
+    if not isinstance(node, WindowNode):
+        return "they are not those of a windowed aggregate"
+    if node.query.counts_rows and node.query.rows_per_key and node.query.keys:
+        return "each key counts its own rows, so positions of different keys cannot be compared"
+    return None
+
+
+def _check_drops(deliveries: Sequence[Delivery], network: Network, qos: QoS) -> None:
+    for delivery in deliveries:
+        if delivery.max_gap and not all(isinstance(node, WindowNode) for node, _, _ in delivery.sinks):
+            raise InvalidArgumentError(
+                f"max_gap={delivery.max_gap} for results that are not windows: only windows can be dropped",
+                hint="leave max_gap out of .to(...)",
+            )
+    if qos.overflow == "halt" or any([qos.max_gap, *(step.max_gap for step in network.steps)]):
+        return
+    given = {
+        "drop_share": bool(qos.drop_share),
+        "drop_at": qos.drop_at != "auto",
+        "seed": qos.seed != 0,
+        "weight": any(delivery.weight != 1.0 for delivery in deliveries),
+    }
+    unused = [name for name, used in given.items() if used]
+    if unused:
+        raise InvalidArgumentError(
+            f"{', '.join(unused)} without max_gap: no window may be missing, so it would do nothing",
+            hint="give QoS(max_latency=..., max_gap=...), or leave it out",
+        )

@@ -1,0 +1,327 @@
+"""The handle of a running query."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Any, NoReturn
+
+from py4j.protocol import Py4JError
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from anabranch import errors
+from anabranch.errors import AnabranchError
+from anabranch.io.replay.source import backlog
+from anabranch.observe.health import Health, Vitals, judge
+from anabranch.observe.listeners import Listener, attach, notify
+from anabranch.observe.log import QueryLog
+from anabranch.observe.progress import EpochProgress
+from anabranch.query.triggers import with_trigger
+from anabranch.runtime.runner import EpochRunner
+from anabranch.runtime.watch import Watch
+from anabranch.spark.quirks import disk_error
+from anabranch.spark.worker_python import worker_python_error
+from anabranch.text import amount
+
+RECENT = 100
+"""Epochs that `recentProgress` remembers."""
+_USUAL = 20
+"""Epochs that say how long one usually takes."""
+_LOST = (Py4JError, OSError)
+"""What a call of Spark raises when its Java has ended."""
+
+
+class EpochQuery:
+    """A running query, with the names of Spark's StreamingQuery."""
+
+    def __init__(self, runner: EpochRunner, name: str | None, listeners: Sequence[Listener]) -> None:
+        self._runner = runner
+        self._name = name
+        # The log first: a listener that fails writes there too, after what it failed at.
+        log = QueryLog(name, str(runner.context.checkpoint.folder), runner.standing.last, runner.settings.describe())
+        self._listeners: tuple[Listener, ...] = (log, *listeners)
+        self._progress: deque[EpochProgress] = deque(maxlen=RECENT)
+        self._error: AnabranchError | None = None
+        self._query: StreamingQuery | None = None
+        self._watch: Watch | None = None
+        self._ready = threading.Event()
+        self._busy = threading.Lock()  # held while an epoch runs
+        self._began: float | None = None  # when that epoch began
+        self._stopping = False
+        self._refused = False  # an epoch came while stopping: Spark sees a failure, which is none
+        self._ending = threading.RLock()  # held while listeners hear of the end: it may be asked for by several threads
+        self._terminated = False
+        self._failed: AnabranchError | StreamingQueryException | None = None  # what made it end
+
+    # Called by `foreachBatch`, in a thread of Spark's.
+    def _epoch(self, batch: DataFrame, epoch: int) -> None:
+        self._ready.wait()
+        with self._busy:
+            if self._stopping:
+                self._refused = True
+                raise RuntimeError(f"epoch {epoch} came while the query was stopping; it runs after a restart")
+            self._began = time.monotonic()
+            try:
+                progress = self._runner.run(batch, epoch)
+            except Exception as error:
+                self._error = _unwrapped(error)
+                raise
+            finally:
+                self._began = None
+        if self._watch is not None:
+            self._watch.epoch_ended()
+        if progress is not None:
+            told = replace(progress, run=self.runId, name=self._name, backlog=self._backlog())
+            self._runner.history[-1] = told
+            self._progress.append(told)
+            if not self._terminated:  # Spark may have ended the query while this epoch ran
+                notify(self._listeners, "on_progress", told)
+
+    def _writer(self, trigger: str | None) -> DataStreamWriter:
+        """Spark's query, ready to start."""
+        checkpoint = self._runner.context.checkpoint
+        writer = self._runner.frame.writeStream.foreachBatch(self._epoch)
+        writer = writer.option("checkpointLocation", checkpoint.spark)
+        return with_trigger(writer if self._name is None else writer.queryName(self._name), trigger)
+
+    def _started(self, query: StreamingQuery) -> None:
+        self._query = query
+        attach(self._listeners, self)
+        notify(self._listeners, "on_started", self.id, self.runId)
+        self._watch = Watch(
+            query,
+            in_epoch=lambda: self._began is not None,
+            saw_nothing=self._runner.arrivals.saw_nothing,
+            ended=self._ended,
+        )
+        self._ready.set()
+
+    def __repr__(self) -> str:
+        last, health = self.lastProgress, self.health
+        named = f" {self._name!r}" if self._name else ""
+        parts = [f"<EpochQuery{named} {self.id}: {health.state}"]
+        if last is not None:
+            parts.append(f"epoch {last.epoch}, {last.rows:,} rows at {amount(last.processed_rate)} rows/s")
+        if not health.ok:
+            parts.append(health.why)
+        return ", ".join(parts) + ">"
+
+    @property
+    def spark_query(self) -> StreamingQuery:
+        """Spark's own handle."""
+        assert self._query is not None
+        return self._query
+
+    @property
+    def id(self) -> str:
+        """Of the checkpoint: the same after a restart."""
+        return self._runner.context.checkpoint.query
+
+    @property
+    def runId(self) -> str:
+        """Of this run."""
+        return str(self.spark_query.runId)
+
+    @property
+    def name(self) -> str | None:
+        return self._name
+
+    @property
+    def isActive(self) -> bool:
+        try:
+            return not self._terminated and bool(self.spark_query.isActive)
+        except _LOST as lost:
+            self._ended(lost)
+            return False
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """What the query does now, as Spark says it."""
+        return dict(self.spark_query.status)
+
+    @property
+    def lastProgress(self) -> EpochProgress | None:
+        """The last epoch; None before the first."""
+        return self._progress[-1] if self._progress else None
+
+    @property
+    def recentProgress(self) -> list[EpochProgress]:
+        """The last epochs, oldest first."""
+        return list(self._progress)
+
+    @property
+    def health(self) -> Health:
+        """Idle, running, stalled, failed or stopped, and why (`anabranch.observe.health`)."""
+        began, watch = self._began, self._watch
+        now, last = time.monotonic(), self.lastProgress
+        seconds = [epoch.seconds for epoch in self.recentProgress[-_USUAL:]]
+        return judge(
+            Vitals(
+                epoch=self._runner.standing.last if last is None else last.epoch,
+                running=None if began is None else now - began,
+                usual=median(seconds) if seconds else None,
+                busy=0.0 if watch is None else now - watch.seen.quiet_at,
+                busy_with="" if watch is None else watch.seen.message,
+                idle=watch is not None and watch.seen.idle,
+                ended=self._terminated,
+                error=None if self._failed is None else cause_of(self._failed),
+            )
+        )
+
+    def exception(self) -> AnabranchError | StreamingQueryException | None:
+        """Why the query ended, if it failed."""
+        if not self._terminated:
+            try:
+                failed = self.spark_query.exception()
+            except _LOST as lost:
+                self._ended(lost)
+            else:
+                return None if failed is None or self._refused else self._ours(failed) or failed
+        return self._failed
+
+    def awaitTermination(self, timeout: float | None = None) -> bool:
+        """Wait until the query ends; raises what made it fail. With a timeout in seconds, say whether it has ended."""
+        try:
+            if timeout is None:
+                self.spark_query.awaitTermination()
+                ended = True
+            else:
+                ended = bool(self.spark_query.awaitTermination(max(1, round(timeout))))
+        except StreamingQueryException as failed:
+            self._ended(failed)
+            if self._refused:
+                return True
+            self._raise(failed)
+        except _LOST as lost:
+            self._ended(lost)
+            if self._failed is None:  # it had ended before
+                return True
+            raise self._failed from lost
+        if ended:
+            self._ended(None)
+        return ended
+
+    def processAllAvailable(self) -> None:
+        """Wait until all rows that are there now have been processed; for tests."""
+        try:
+            self.spark_query.processAllAvailable()
+        except StreamingQueryException as failed:
+            self._ended(failed)
+            self._raise(failed)
+        except _LOST as lost:
+            self._ended(lost)
+            if self._failed is not None:
+                raise self._failed from lost
+
+    def stop(self) -> None:
+        """End the query, after the epoch that runs now."""
+        self._stopping = True
+        # Spark would interrupt a running epoch. Nothing would be lost, it would run again; but it would be work for
+        # nothing. Spark's stop() in turn waits for the next epoch's call, so the lock must be free by then.
+        with self._busy:
+            pass
+        try:
+            self.spark_query.stop()
+            self._ended(self.spark_query.exception())
+        except _LOST as lost:  # and so the query has ended
+            self._ended(lost)
+
+    def explain(self) -> str:
+        """The network, the settings in force and, once measured, what splitting costs."""
+        from anabranch.runtime.explain import explain_running
+
+        return explain_running(self._runner, self.lastProgress)
+
+    def _backlog(self) -> int | None:
+        """Rows that wait at the sources, as far as these say it; of the epoch before, which is what Spark knows now."""
+        progress = self.spark_query.lastProgress
+        if progress is None:
+            return None
+        known = [_waiting(source) for source in progress["sources"]]
+        return sum(each for each in known if each is not None) if any(each is not None for each in known) else None
+
+    def _ours(self, failed: StreamingQueryException) -> AnabranchError | None:
+        """Our error behind Spark's. Those of sources come past `_epoch`, as text."""
+        return self._error or _unwrapped(failed) or disk_error(failed, self._runner.context.checkpoint.spark)
+
+    def _raise(self, failed: StreamingQueryException) -> NoReturn:
+        ours = self._ours(failed)
+        if ours is None:
+            raise failed
+        raise ours from failed
+
+    def _ended(self, failed: Exception | None) -> None:
+        """The query has ended: by itself, by `stop`, or by this error."""
+        if failed is None or self._refused:
+            self._terminate(None)
+        elif isinstance(failed, StreamingQueryException):
+            self._terminate(self._ours(failed) or failed)
+        else:
+            lost = AnabranchError(
+                f"the connection to Spark is lost, so the query runs no more: {cause_of(failed)}",
+                hint="start it again with the same checkpoint: no result is lost or comes twice",
+            )
+            self._terminate(self._error or lost)
+
+    def _terminate(self, error: AnabranchError | StreamingQueryException | None) -> None:
+        """All that is done at the end, once. A second caller returns when it is done."""
+        with self._ending:
+            if self._terminated:
+                return
+            self._failed = error
+            self._terminated = True
+            try:
+                self._runner.close(finished=error is None and not self._stopping)
+            finally:
+                notify(self._listeners, "on_terminated", self.id, None if error is None else cause_of(error))
+
+
+def _waiting(source: Any) -> int | None:
+    if "anabranch-replay" in str(source["description"]) or "ReplaySource" in str(source["description"]):
+        return backlog(source)
+    return None
+
+
+_TOLD = re.compile(r"anabranch\.errors\.(\w+): ((?:(?!anabranch\.errors\.\w+: ).)*?)\n  hint: ([^\n]*)", re.DOTALL)
+"""One of our errors at the end of a Python traceback, as `AnabranchError` writes itself."""
+
+
+def _unwrapped(error: BaseException) -> AnabranchError | None:
+    """Our own error inside Spark's: the driver's as it is; a task's, which arrives as text, made again of that text."""
+    seen: BaseException | None = error
+    told: AnabranchError | None = None
+    while seen is not None:
+        if isinstance(seen, AnabranchError):
+            return seen
+        told = told or _told(str(seen)) or worker_python_error(str(seen))
+        seen = seen.__cause__ or seen.__context__
+    return told
+
+
+def _told(text: str) -> AnabranchError | None:
+    """The error that a traceback ends with: the last one in it, since causes come first."""
+    found = list(_TOLD.finditer(text))
+    if not found:
+        return None
+    name, message, hint = found[-1].groups()
+    kind = getattr(errors, name, None)
+    if not (isinstance(kind, type) and issubclass(kind, AnabranchError)):
+        kind = AnabranchError
+    return kind(message, hint=hint.rstrip())
+
+
+def cause_of(error: BaseException) -> str:
+    """Why, in one line: of ours the message and the hint; of Spark's page of stack traces the line that says most."""
+    if isinstance(error, AnabranchError):
+        return " ".join(f"{error.message} ({error.hint})".split())
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = [line for line in lines if "Error: " in line or "Exception: " in line]
+    return (told or lines or [type(error).__name__])[-1]

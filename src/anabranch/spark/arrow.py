@@ -1,0 +1,165 @@
+"""Rows between Spark and Python: in which Arrow types they travel, decided here and nowhere else.
+
+Spark hands rows to Python in types that depend on more than the columns: timestamps carry the session's time zone, a
+column that cannot be null says so at every level of nesting, and strings may be large. A state that was kept under one
+session must be good under another, and a task must yield batches of one schema, which may not promise less than what
+was declared to Spark. So `map_in_arrow` brings rows into one form on their way in, and on their way out:
+
+- a timestamp is in UTC. The zone is only a label; no value changes. (A timestamp without a time zone has none.)
+- everything may be null, at every level; only the keys of a map may not.
+- strings, binaries and lists are the small kind.
+
+`arrow_schema` says in which Arrow types the columns of a Spark schema travel. Everything that a worker receives or
+yields, keeps as state or writes as results has these types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DayTimeIntervalType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from anabranch.spark.columns import quoted
+
+ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""What a task runs: batches in, batches out."""
+
+
+def map_in_arrow(rows: DataFrame, function: ArrowFunction, schema: StructType) -> DataFrame:
+    """Spark's `mapInArrow`, for columns of any name: rows go in and come out in the types in which they travel.
+
+    The result has the columns of `schema`, all of which may be null.
+    """
+    names, declared = rows.columns, _declared(schema)
+    if any(set(name) & {".", "`"} for name in names):
+        # PySpark looks for columns by their names, without quotes: one with a dot would be the field of a struct.
+        rows = rows.toDF(*(f"__ab_c{i}" for i in range(len(names))))
+    in_one_form = _InOneForm(function, tuple(names), arrow_schema(schema))
+    mapped = rows.mapInArrow(in_one_form, declared)  # type: ignore[arg-type]
+    if declared == _nullable(schema):
+        return mapped
+    # Arrow has one type for all strings and one for all intervals of days and seconds.
+    back = [quoted(field.name).cast(field.dataType).alias(field.name) for field in schema]
+    return mapped.select(*back)
+
+
+@dataclass(frozen=True)
+class _InOneForm:
+    """A function between batches whose types depend on the session, and batches of exactly this schema."""
+
+    function: ArrowFunction
+    names: tuple[str, ...]
+    """of the columns that come in"""
+    schema: pa.Schema
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in self.function(self._received(batches)):
+            assert batch.schema.names == self.schema.names, (batch.schema.names, self.schema.names)
+            yield conformed(batch, self.schema)
+
+    def _received(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        common: pa.Schema | None = None
+        for batch in batches:
+            if common is None:  # all batches of a task have the same schema
+                named = [field.with_name(name) for field, name in zip(batch.schema, self.names, strict=True)]
+                common = common_schema(pa.schema(named))
+            yield conformed(batch, common)
+
+
+def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The batch in these types, column by column."""
+    if batch.schema.equals(schema, check_metadata=True):
+        return batch
+    columns = [cast(column, field.type) for column, field in zip(batch.columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The column in that type. Times in nanoseconds are rounded down, as times are everywhere."""
+    if column.type == kind:
+        return column
+    if pa.types.is_timestamp(column.type) and pa.types.is_timestamp(kind) and column.type.unit == "ns":
+        # Arrow would refuse what is finer than microseconds, or round towards 1970; and it rounds by the clock of the
+        # column's zone, on which some hours come twice.
+        column = pc.floor_temporal(column.cast(pa.timestamp("ns", tz=kind.tz)), unit="microsecond")
+    return column.cast(kind)
+
+
+# --- types of Spark -------------------------------------------------------------------------------------------------
+
+
+def _declared(kind: DataType) -> DataType:
+    """The type that Spark is told Python returns: all that Arrow can say of it."""
+    if isinstance(kind, StringType):
+        return StringType()
+    if isinstance(kind, DayTimeIntervalType):
+        return DayTimeIntervalType()
+    return _rebuilt(kind, _declared)
+
+
+def _nullable(kind: DataType) -> DataType:
+    return _rebuilt(kind, _nullable)
+
+
+def _rebuilt(kind: DataType, part: Callable[[DataType], DataType]) -> DataType:
+    """A type whose parts may all be null, each as `part` makes it."""
+    if isinstance(kind, StructType):
+        return StructType([StructField(f.name, part(f.dataType), True, f.metadata) for f in kind])
+    if isinstance(kind, ArrayType):
+        return ArrayType(part(kind.elementType), True)
+    if isinstance(kind, MapType):
+        return MapType(part(kind.keyType), part(kind.valueType), True)
+    return kind
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """The Arrow types in which these columns travel, are kept and are written."""
+    return common_schema(to_arrow_schema(schema, timezone="UTC"))
+
+
+def arrow_type(kind: DataType) -> pa.DataType:
+    """The Arrow type in which a column of that type travels."""
+    return arrow_schema(StructType([StructField("", kind)])).field(0).type
+
+
+# --- types of Arrow -------------------------------------------------------------------------------------------------
+
+
+def common_schema(schema: pa.Schema) -> pa.Schema:
+    """The same columns in the form that does not depend on the session; see the top of this module."""
+    return pa.schema([_common_field(field) for field in schema], metadata=schema.metadata)
+
+
+def _common_field(field: pa.Field) -> pa.Field:
+    return field.with_type(_common_type(field.type)).with_nullable(True)
+
+
+def _common_type(kind: pa.DataType) -> pa.DataType:
+    types = pa.types
+    if types.is_timestamp(kind) and kind.tz is not None:
+        return pa.timestamp(kind.unit, tz="UTC")
+    if types.is_large_string(kind):
+        return pa.string()
+    if types.is_large_binary(kind):
+        return pa.binary()
+    if types.is_struct(kind):
+        return pa.struct([_common_field(field) for field in kind])
+    if types.is_list(kind) or types.is_large_list(kind):
+        return pa.list_(_common_field(kind.value_field))
+    if types.is_map(kind):
+        key = kind.key_field.with_type(_common_type(kind.key_type))
+        return pa.map_(key, _common_field(kind.item_field))
+    return kind

@@ -1,0 +1,218 @@
+"""Times and ids as Spark Columns.
+
+`floordiv` makes the closed forms of `anabranch.windows.ids` work on Columns. `TimeColumn` is the one place that knows
+which types of time there are: inside, time is always a bigint of microseconds since 1970-01-01 UTC.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal, get_args
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    ByteType,
+    CalendarIntervalType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    VariantType,
+)
+
+from anabranch.errors import ColumnTypeError, InvalidArgumentError
+
+MICROS = 1_000_000
+"""Of a second."""
+TimeUnit = Literal["s", "ms", "us"]
+"""What a bigint of time counts."""
+LAST_SECOND = 2**31 - 1
+"""The last time that an int of seconds can hold: 2038-01-19T03:14:07Z."""
+EVENT = "__ab_event"
+"""The timestamp that carries the watermark, where the user's time is of another type: Spark takes no other."""
+
+
+def floordiv(value: Column, by: int) -> Column:
+    """Exact division of a bigint Column towards minus infinity; Spark's own `/` is a double, its `div` truncates."""
+    divisor = F.lit(by).cast("bigint")
+    return F.call_function("div", value - F.pmod(value, divisor), divisor)
+
+
+def changing(value: int, beside: Column) -> Column:
+    """A bigint that is another one in each epoch; null where `beside`, a bigint, is.
+
+    Spark writes plain numbers into the code that it compiles, and so would compile anew, and run slowly at first, in
+    every epoch: a third of a second with millions of rows. To an array it only refers, as long as it does not see
+    through the index: this one is always 0, but nothing in Spark knows it.
+    """
+    return F.get(F.array(F.lit(value).cast("bigint")), F.pmod(beside, F.lit(1)).cast("int"))
+
+
+def up_to(t: Column, limit: int | None) -> Column:
+    """A time, in microseconds; null where it is after the limit, which may be another one in each epoch."""
+    return t if limit is None else F.when(t <= changing(limit, t), t)
+
+
+class TimeKind(Enum):
+    """The types of a time column. A bigint counts microseconds (`timed` sees to it), a smaller integer seconds."""
+
+    TIMESTAMP = "timestamp"
+    TIMESTAMP_NTZ = "timestamp_ntz"
+    LONG = "bigint"
+    SECONDS = "int"
+
+    @classmethod
+    def of(cls, name: str, kind: DataType) -> TimeKind:
+        for spark_type, found in (
+            (TimestampType, cls.TIMESTAMP),
+            (TimestampNTZType, cls.TIMESTAMP_NTZ),
+            (LongType, cls.LONG),
+            ((IntegerType, ShortType, ByteType), cls.SECONDS),
+        ):
+            if isinstance(kind, spark_type):
+                return found
+        raise ColumnTypeError(
+            f"the time column {name!r} is of type {kind.simpleString()}; windows need a timestamp, or a bigint of "
+            "microseconds (an int of seconds) since 1970",
+            hint=_conversion(name, kind),
+        )
+
+
+def timed(source: DataFrame, name: str, unit: TimeUnit | None) -> tuple[DataFrame, TimeColumn]:
+    """The column of time, and the DataFrame with it: a bigint of seconds or milliseconds becomes a timestamp there.
+
+    What a bigint counts must be said. Seconds taken for microseconds would put all rows into the first hour of 1970.
+    """
+    kind = TimeKind.of(name, source.schema[name].dataType)
+    check_unit(name, kind, unit)
+    if kind is not TimeKind.LONG or unit == "us":
+        return source, TimeColumn(name, kind)
+    column, convert = quoted(name), F.timestamp_seconds if unit == "s" else F.timestamp_millis
+    longest = 2**63 // (MICROS if unit == "s" else 1_000) - 1
+    # What no timestamp can hold has no time: those rows are counted and kept, and do not end the query.
+    source = source.withColumn(name, F.when(column.between(-longest, longest), convert(column)))
+    return source, TimeColumn(name, TimeKind.TIMESTAMP)
+
+
+def check_unit(name: str, kind: TimeKind, unit: TimeUnit | None) -> None:
+    """Refuse a bigint without a unit, and a unit that says nothing or something wrong."""
+    if unit is not None and unit not in get_args(TimeUnit):
+        raise InvalidArgumentError(
+            f"time_unit={unit!r}: there is no such unit",
+            hint='write time_unit="s", "ms" or "us"; divide nanoseconds first: F.expr("at div 1000")',
+        )
+    if kind is TimeKind.LONG and unit is None:
+        raise ColumnTypeError(
+            f"the time column {name!r} is a bigint, which may count seconds, milliseconds or microseconds: taken for "
+            "the wrong one, hours would become one window of 1970",
+            hint='say which: time_unit="s", "ms" or "us", since 1970-01-01 UTC',
+        )
+    wrong = kind in (TimeKind.TIMESTAMP, TimeKind.TIMESTAMP_NTZ) or (kind is TimeKind.SECONDS and unit != "s")
+    if unit is not None and wrong:
+        counts = "counts seconds" if kind is TimeKind.SECONDS else "has no unit to choose"
+        raise InvalidArgumentError(
+            f"time_unit={unit!r}, but the time column {name!r} is of type {kind.value}, which {counts}",
+            hint="leave time_unit out, or cast the column to bigint first",
+        )
+
+
+@dataclass(frozen=True)
+class TimeColumn:
+    """The time of a row: a column of the source, and what kind it is."""
+
+    name: str
+    kind: TimeKind
+
+    @property
+    def column(self) -> Column:
+        return F.col(quote(self.name))
+
+    @property
+    def is_event(self) -> bool:
+        """Whether Spark can have its watermark on this column: a timestamp whose name has no dot."""
+        return self.kind is TimeKind.TIMESTAMP and not set(self.name) & {".", "`"}
+
+    @property
+    def event(self) -> Column:
+        """The timestamp with the watermark, on a stream."""
+        return self.column if self.is_event else F.col(EVENT)
+
+    def micros(self, of: Column | None = None) -> Column:
+        """Microseconds; of another column of the same type, if given."""
+        column = self.column if of is None else of
+        if self.kind is TimeKind.LONG:
+            return column
+        if self.kind is TimeKind.SECONDS:
+            return column.cast("bigint") * MICROS
+        if self.kind is TimeKind.TIMESTAMP:
+            return F.unix_micros(column)
+        # A timestamp without a time zone counts as UTC, as in Spark's `window()`. The difference of two is exact, while
+        # `timestamp_diff` would pass through the session's time zone, and move the hour that summer time leaves out.
+        seconds = (column - _ntz_epoch()).cast("interval second").cast("decimal(18, 6)")
+        return (seconds * 1_000_000).cast("bigint")
+
+    def from_micros(self, micros: Column) -> Column:
+        """Back to the user's type of time."""
+        if self.kind is TimeKind.LONG:
+            return micros
+        if self.kind is TimeKind.SECONDS:
+            seconds = floordiv(micros, MICROS)
+            fits = seconds.between(-LAST_SECOND - 1, LAST_SECOND)
+            return F.when(fits, seconds.cast("int")).when(seconds.isNotNull(), _no_int())
+        if self.kind is TimeKind.TIMESTAMP:
+            return F.timestamp_micros(micros)
+        return F.timestamp_add("MICROSECOND", micros, _ntz_epoch())
+
+    def window(self, start: Column, size: Column | int) -> Column:
+        """struct(start, end), as Spark's `window()` gives it."""
+        return F.struct(self.from_micros(start).alias("start"), self.from_micros(start + size).alias("end"))
+
+
+def _no_int() -> Column:
+    """An error, where Spark would say CAST_OVERFLOW, or, without ANSI mode, wrap to 1901."""
+    error = ColumnTypeError(
+        "a window ends after 2038-01-19T03:14:07Z, and an int of seconds cannot hold its end",
+        hint="make the time a timestamp before ab.stream(...): F.timestamp_seconds(...)",
+    )
+    # As Python ends a traceback: so it is found in Spark's text, and raised as what it is.
+    return F.raise_error(F.lit(f"anabranch.errors.{type(error).__name__}: {error}")).cast("int")
+
+
+def _ntz_epoch() -> Column:
+    return F.to_timestamp_ntz(F.lit("1970-01-01 00:00:00"))
+
+
+def quote(name: str) -> str:
+    """A name as Spark reads it: in backquotes, so that its dots mean no fields."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def quoted(name: str) -> Column:
+    """The column of exactly that name, dots included."""
+    return F.col(quote(name))
+
+
+def _conversion(name: str, kind: DataType) -> str:
+    if kind.typeName() == "string":
+        return f'convert it first: df.withColumn("{name}", F.to_timestamp("{name}"))'
+    if kind.typeName() == "date":
+        return f'convert it first: df.withColumn("{name}", F.col("{name}").cast("timestamp"))'
+    if kind.typeName() in ("double", "float", "decimal"):
+        return f'if it holds seconds: df.withColumn("{name}", F.timestamp_seconds("{name}"))'
+    return "name a timestamp or bigint column with time=..."
+
+
+def can_be_sorted(kind: DataType) -> bool:
+    """Whether Spark has an order for values of that type."""
+    if isinstance(kind, ArrayType):
+        return can_be_sorted(kind.elementType)
+    if isinstance(kind, StructType):
+        return all(can_be_sorted(field.dataType) for field in kind)
+    return not isinstance(kind, (MapType, VariantType, CalendarIntervalType))

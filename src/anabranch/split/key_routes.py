@@ -1,0 +1,121 @@
+"""Key partitioners as routes of a splitter: the worker of a tuple is the group that it is sent to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from anabranch.io.blocks import micros_of
+from anabranch.keys.census import Placed
+from anabranch.keys.hashing import hash_keys
+from anabranch.keys.partitioner import HeavyKeys, Partitioner
+from anabranch.keys.policy import Partitioning
+from anabranch.split.splitter import OMIT, Census, PaneGate, Route
+from anabranch.windows.ids import Stretch
+
+_MIX = np.int64(0x2545F4914F6CDD1D)  # odd, and without a pattern
+
+
+@dataclass(frozen=True)
+class HashRoute:
+    """A route function: a key goes to the group of its hash; without `nulls`, rows with a null key go nowhere."""
+
+    keys: tuple[str, ...]
+    nulls: bool = True
+
+    def __call__(self, block: pa.RecordBatch, groups: int) -> NDArray[np.int64]:
+        columns = [block.column(key) for key in self.keys]
+        to = hash_keys(columns) % groups
+        if not self.nulls:
+            for column in columns:
+                if column.null_count:
+                    to[column.is_null().to_numpy(zero_copy_only=False)] = OMIT
+        return to
+
+
+@dataclass(frozen=True)
+class KeyRoute(Route):
+    """Sends each tuple to a worker by its key.
+
+    `keys` are hashed here; or `hashed`, a column of hashes that Spark computed, which does not travel on. With
+    `stretch` and the column `time`, counts are per window; without, one window is all that the splitter reads.
+    """
+
+    partitioning: Partitioning
+    keys: tuple[str, ...] = ()
+    hashed: str | None = None
+    time: str | None = None
+    stretch: Stretch | None = None
+    heavy: HeavyKeys = field(default_factory=HeavyKeys)
+    strict: bool = False
+    """an error rather than a key that is split although its window should have it whole"""
+    counting: bool = False
+    """tell what was placed: where no later stage can count"""
+    part: int | None = None
+    """the splitter; None: not begun"""
+    placed: Placed = field(default_factory=Placed, repr=False, compare=False)
+    state: dict[int, Partitioner] = field(default_factory=dict, repr=False, compare=False)
+    """the partitioner, by the number of workers"""
+
+    def begun(self, part: int) -> Route:
+        return replace(self, part=part, state={}, placed=Placed())
+
+    def __call__(self, window: pa.RecordBatch, groups: int) -> tuple[NDArray[Any], None, pa.RecordBatch]:
+        if groups not in self.state:
+            self.state[groups] = Partitioner(
+                self.partitioning, groups, first=self.part or 0, heavy=self.heavy, strict=self.strict
+            )
+        if self.hashed is not None:
+            hashes = window.column(self.hashed).to_numpy()
+            travelling = window.drop_columns([self.hashed])
+        else:
+            hashes, travelling = hash_keys([window.column(key) for key in self.keys]), window
+        stretches = None
+        if self.stretch is not None:
+            assert self.time is not None
+            times = micros_of(window.column(self.time))
+            # A row without a time is counted somewhere, and then left out: any window will do.
+            stretches = self.stretch.of(times.fill_null(0).to_numpy(zero_copy_only=False))
+        workers = self.state[groups].assign(hashes, stretches)
+        if self.counting:
+            self._count(stretches, workers, hashes)
+        return workers, None, travelling
+
+    def _count(self, stretches: NDArray[np.int64] | None, workers: NDArray[Any], hashes: NDArray[np.int64]) -> None:
+        windows = np.zeros(len(hashes), np.int64) if stretches is None else stretches
+        places = windows * (1 + int(workers.max(initial=0))) + workers
+        # Hash, worker and window in one number, by which numpy sorts fastest: two that fall together are no great harm.
+        mixed = hashes + places * _MIX
+        order = np.argsort(mixed)
+        begins = np.flatnonzero(np.append(True, np.diff(mixed[order]) != 0))
+        tuples = np.diff(np.append(begins, len(order)))
+        some = order[begins]
+        self.placed.add(windows[some], workers[some].astype(np.int64), hashes[some], tuples)
+
+    def ended(self, census: Census) -> None:
+        census.placed.pieces += self.placed.pieces
+
+
+@dataclass(frozen=True)
+class PlacedGate(PaneGate):
+    """Panes that were evaluated where a partitioner had placed their tuples: counts what is where.
+
+    The column `part` says which worker evaluated a pane, modulo `workers`; `hashed` is the hash of its key, and is
+    taken off. `stretch` is in panes.
+    """
+
+    part: str
+    hashed: str
+    workers: int
+    stretch: Stretch
+
+    def __call__(self, window: pa.RecordBatch, census: Census) -> pa.RecordBatch:
+        window = super().__call__(window, census)
+        windows = self.stretch.of(window.column(self.pane).to_numpy())
+        workers = window.column(self.part).to_numpy() % self.workers
+        census.placed.add(windows, workers, window.column(self.hashed).to_numpy(), window.column(self.rows).to_numpy())
+        return window.drop_columns([self.hashed])

@@ -1,0 +1,61 @@
+"""Exclusive hold of a group's live folder, by flock: two attempts of one task never touch a group's state at once."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+from anabranch.store.own_folder import OwnFolder, using
+
+LOCK = "lock"
+
+
+class Lease:
+    """Exclusive hold of a live folder. Entering waits for the holder, and makes the folder.
+
+    Not re-entrant: a second lease of one folder in the same thread waits indefinitely.
+    """
+
+    def __init__(self, folder: OwnFolder | str | Path) -> None:
+        self._folder = OwnFolder.at(folder)
+        self._fd = -1
+
+    def __enter__(self) -> Lease:
+        with using(self._folder.path):
+            while not self._take(fcntl.LOCK_EX, make=True):
+                pass
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def try_take(self) -> bool:
+        """Take it if nobody has it. Does not make the folder: one that is absent cannot be taken."""
+        with suppress(BlockingIOError, FileNotFoundError):
+            return self._take(fcntl.LOCK_EX | fcntl.LOCK_NB, make=False)
+        return False
+
+    def release(self) -> None:
+        fcntl.flock(self._fd, fcntl.LOCK_UN)  # not by closing alone: a forked child has the descriptor too
+        os.close(self._fd)
+
+    def _take(self, how: int, *, make: bool) -> bool:
+        """Lock the file; false if it was replaced while we waited: somebody else may have locked the new one."""
+        folder = self._folder.open(make=make)
+        fd = folder.open(LOCK, os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(fd, how)
+            with suppress(FileNotFoundError):
+                if folder.in_place() and os.path.samestat(os.fstat(fd), folder.stat(LOCK)):
+                    self._fd = fd
+                    return True
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)
+        return False

@@ -1,0 +1,86 @@
+"""Void the decisions of an epoch that has not been published, so that it is decided anew.
+
+A plan in the ledger is followed whenever its epoch runs again. If it cannot be carried out (`runtime.decisions`), the
+query would fail at every start. Its epoch can be decided anew as long as nobody has seen results that rely on the plan:
+
+| what the ledger says | may the decision be voided? |
+|---|---|
+| the epoch is `done` | no: it is published |
+| `publishing` names the epoch | no: some sinks may have it, and would keep what they have under its number |
+| neither, and the plan says that publishing is marked | yes: no sink was called |
+| neither, and the plan does not say it (an older release wrote it) | only if somebody has looked at the sinks |
+
+The old plan stays in the ledger, marked as void. What the attempts to run the epoch left behind goes: the next one may
+have other workers, and rows that it does not drop.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from anabranch.errors import CheckpointError
+from anabranch.io.folder import Folder
+from anabranch.store.checkpoint import Checkpoint
+from anabranch.store.epoch_store import EpochStore
+from anabranch.store.ledger import MARKED, identity_of
+
+
+@dataclass(frozen=True)
+class Voided:
+    """A decision that does not count any more."""
+
+    epoch: int
+    plan: Mapping[str, Any]
+    """what was decided"""
+
+    def describe(self) -> str:
+        """For people."""
+        return (
+            f"the decisions for epoch {self.epoch} are void; it is decided anew at the next start, over the same rows. "
+            f"They were: {json.dumps(self.plan)}"
+        )
+
+
+def void_decision(
+    checkpoint: Folder, *, checked_sinks: bool = False, reason: str = "", dry_run: bool = False
+) -> Voided:
+    """Void the plan of the epoch that was decided last and not published. No query may run on the checkpoint.
+
+    `checkpoint` is the folder that has the ledger: the `store` of the query, if it has one. `checked_sinks` says that
+    somebody has looked: no sink has that epoch. It is needed only where the ledger cannot tell.
+    """
+    query = Checkpoint(checkpoint, identity_of(checkpoint))
+    ledger = query.ledger()
+    last = ledger.last_done()
+    epoch = 0 if last is None else last[0] + 1
+    plan = ledger.plan(epoch)
+    if plan is None:
+        raise CheckpointError(
+            f"nothing is decided in {checkpoint} for an epoch that is not published: the next one is {epoch}",
+            hint="start the query; there is no decision in its way",
+        )
+    if ledger.publishing() == epoch:
+        raise CheckpointError(
+            f"the results of epoch {epoch} may be at the sinks: the query stopped while it published them. Decided "
+            "anew, the epoch would have other results under the same number, and the sinks would keep the old ones",
+            hint="start the query as it was, with the same release: it completes the epoch as it was decided",
+        )
+    if not plan.get(MARKED) and not checked_sinks:
+        raise CheckpointError(
+            f"the ledger of {checkpoint} does not say whether epoch {epoch} is at the sinks: the release that decided "
+            "it did not write that down",
+            hint=f"look at every sink (a FileSink then has a folder epoch={epoch}). If none has the epoch, say that "
+            "they were checked, and try again",
+        )
+    if dry_run:
+        return Voided(epoch, plan)
+    # First what the attempts left. Should this end in between, the plan still counts, and the epoch writes it again.
+    for node in query.state.folders():
+        EpochStore(query.state, query.query, node).forget_epoch(epoch)
+    for side in query.side.folders():
+        query.side.sub(side, f"epoch={epoch}").remove()
+    ledger.void_plan(epoch, reason)
+    return Voided(epoch, plan)

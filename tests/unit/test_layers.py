@@ -1,0 +1,184 @@
+"""The layout is the architecture: a folder imports only folders above it, so no two can depend on each other.
+
+The list is the map of docs/architecture.md, top to bottom. Imports inside functions and under `TYPE_CHECKING` count.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+PACKAGE = "anabranch"
+
+BASE = ("_version", "errors", "names", "text", "calls", "compiled", "_worker_gc")
+"""Modules at the top of the package: words and small tools that every folder may use."""
+
+LAYERS = (
+    "windows",
+    "spark",
+    "shedding",
+    "io",
+    "keys",
+    "split",
+    "aggregates",
+    "merge",
+    "operators",
+    "query",
+    "plan",
+    "observe",
+    "control",
+    "store",
+    "runtime",
+    "api",
+    "local",
+)
+"""Folders of the library; each imports only those before it."""
+
+PUBLIC = ("__init__", "types", "testing", "sinks")
+"""What users import."""
+
+APPLICATIONS = ("linearroad", "cli")
+"""Folders that use the public modules only, but for `cli`, which is the library's own command."""
+
+
+def modules() -> dict[str, Path]:
+    found = {}
+    for path in sorted(SOURCE.glob(f"{PACKAGE}/**/*.py")):
+        name = ".".join(path.relative_to(SOURCE).with_suffix("").parts)
+        found[name.removesuffix(".__init__")] = path
+    return found
+
+
+def imported(source: str, known: set[str]) -> Iterator[tuple[int, str]]:
+    """The modules of the package that a source imports, anywhere in it: (line, module)."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names if alias.name.split(".")[0] == PACKAGE)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: imports are absolute"
+            if node.module is not None and node.module.split(".")[0] == PACKAGE:
+                for alias in node.names:
+                    full = f"{node.module}.{alias.name}"
+                    yield node.lineno, full if full in known else node.module
+
+
+def room(module: str) -> str:
+    """The folder, or the module at the top, that a module is in: `plan` for `anabranch.plan.batch`."""
+    parts = module.split(".")
+    return "__init__" if len(parts) == 1 else parts[1]
+
+
+def rank(name: str) -> int:
+    if name in BASE:
+        return 0
+    if name in LAYERS:
+        return 1 + LAYERS.index(name)
+    if name in PUBLIC:
+        return 1 + len(LAYERS)
+    assert name in APPLICATIONS, f"{name} has no place in the layers: add it, and to docs/architecture.md"
+    return 2 + len(LAYERS) + APPLICATIONS.index(name)
+
+
+def upward(module: str, source: str, known: set[str]) -> Iterator[str]:
+    """The imports of a module that go against the order."""
+    mine = room(module)
+    for line, target in imported(source, known):
+        theirs = room(target)
+        if theirs != mine and rank(theirs) > rank(mine):
+            yield f"{module}, line {line}: imports {target}, which is below it"
+
+
+KNOWN = modules()
+
+
+@pytest.mark.parametrize("module", KNOWN)
+def test_a_module_imports_only_from_layers_above_its_own(module: str) -> None:
+    assert not list(upward(module, KNOWN[module].read_text(encoding="utf-8"), set(KNOWN)))
+
+
+def graph() -> dict[str, set[str]]:
+    """Which module imports which; importing a name from a package imports the package."""
+    return {
+        module: {target for _, target in imported(path.read_text(encoding="utf-8"), set(KNOWN))}
+        for module, path in KNOWN.items()
+    }
+
+
+def cycles(edges: dict[str, set[str]]) -> list[list[str]]:
+    """Groups of nodes that reach each other (strongly connected, more than one): Tarjan's algorithm."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(node: str) -> None:
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for target in edges.get(node, ()):
+            if target not in index:
+                visit(target)
+                low[node] = min(low[node], low[target])
+            elif target in stack:
+                low[node] = min(low[node], index[target])
+        if low[node] == index[node]:
+            group = []
+            while not group or group[-1] != node:
+                group.append(stack.pop())
+            if len(group) > 1:
+                found.append(sorted(group))
+
+    for node in edges:
+        if node not in index:
+            visit(node)
+    return found
+
+
+def folders_of(edges: dict[str, set[str]]) -> dict[str, set[str]]:
+    """The same between folders, nested ones too: `operators/join` is a folder of its own."""
+    packages = {module for module, path in KNOWN.items() if path.name == "__init__.py"}
+
+    def folder(module: str) -> str:
+        return module if module in packages else module.rpartition(".")[0]
+
+    found: dict[str, set[str]] = {}
+    for module, targets in edges.items():
+        found.setdefault(folder(module), set()).update(folder(target) for target in targets)
+    return {name: targets - {name} for name, targets in found.items()}
+
+
+def test_no_folders_import_each_other_in_a_circle() -> None:
+    assert cycles(folders_of(graph())) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from anabranch.runtime.start import start",
+        "import anabranch.runtime.start",
+        "def f():\n    from anabranch.api import stream",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from anabranch.runtime.epoch import Epoch",
+        "from anabranch import start",
+    ],
+)
+def test_the_check_sees_an_upward_import(source: str) -> None:
+    assert len(list(upward("anabranch.plan.batch", source, set(KNOWN)))) == 1
+
+
+def test_the_check_sees_a_circle() -> None:
+    assert cycles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
+
+
+def test_linear_road_is_an_application_of_the_public_api() -> None:
+    allowed = {"anabranch", *(f"anabranch.{name}" for name in PUBLIC), "anabranch.errors"}
+    used = {
+        target
+        for module, targets in graph().items()
+        if room(module) == "linearroad"
+        for target in targets
+        if room(target) != "linearroad"
+    }
+    assert used <= allowed
