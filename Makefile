@@ -10,8 +10,10 @@ PYTHON ?=
 
 # The zone of the session in which the tests of queries run a second time: make test-zone ZONE=Europe/Berlin
 ZONE ?= America/New_York
-QUERY_TESTS := $(patsubst %,tests/spark/test_%.py,columns hashing strategies streaming transcripts start count_windows_running \
-  partition partition_by partition_running join join_running restart shedding replay errors lookup)
+QUERY_TESTS := $(patsubst %,tests/spark/%.py,spark/test_columns keys/test_hashing plan/test_strategies plan/test_streaming \
+  plan/test_partitioned runtime/test_transcripts runtime/test_start runtime/test_count_windows runtime/test_partition \
+  runtime/test_join runtime/test_restart runtime/test_shedding api/test_partition api/test_join api/test_errors \
+  io/test_replay shedding/test_lookup)
 # What the fuzzer draws, and for how long: make fuzz SEED=7 MINUTES=60
 SEED ?= 0
 MINUTES ?= 10

@@ -13,8 +13,8 @@ PACKAGE = Path(__file__).resolve().parents[2] / "src" / "anabranch"
 SPARK_INTERNALS = {"_jvm", "_jdf", "_jsparkSession", "_jsc", "_sc", "rdd", "sparkContext"}
 PICKLERS = {"pickle", "cloudpickle", "dill"}
 TALKATIVE = {"cli", "demo", "bench"}  # modules, or packages, of the command; the rest returns values
-BUILDS_SESSIONS = {"embedded"}
-DECIDES_TYPES = {"io", "bench"}  # `io.arrow` does, for the library; a benchmark may measure Spark as it is
+BUILDS_SESSIONS = {"local"}
+DECIDES_TYPES = {"spark", "bench"}  # `spark.arrow` does, for the library; a benchmark may measure Spark as it is
 
 
 def violations(source: str, module: str) -> Iterator[str]:
@@ -37,7 +37,7 @@ def _violations_of(node: ast.AST, module: str) -> Iterator[str]:
         case ast.Attribute(attr="mapInArrow") | ast.Name("to_arrow_schema" | "to_arrow_type") if (
             module not in DECIDES_TYPES
         ):
-            yield "`io.arrow` decides in which types rows travel: use its map_in_arrow, arrow_schema or arrow_type"
+            yield "`spark.arrow` decides in which types rows travel: use its map_in_arrow, arrow_schema or arrow_type"
         case ast.Import(names) | ast.ImportFrom(names=names):
             origin = getattr(node, "module", None) or ""
             parts = {part for alias in names for part in f"{origin}.{alias.name}".split(".")}
@@ -78,13 +78,13 @@ def test_checker_sees(source: str) -> None:
     ("source", "module"),
     [
         ("print('hello')", "cli"),
-        ("SparkSession.builder.getOrCreate()", "embedded"),
+        ("SparkSession.builder.getOrCreate()", "local"),
         ("'''about .rdd and _jvm'''", "plan"),
         ("rdd = 1", "plan"),
         ("from rich import pretty", "plan"),
         ("df.sparkSession.range(3)", "plan"),
         ("map_in_arrow(df, f, schema)", "plan"),
-        ("df.mapInArrow(f, 'n bigint')", "io"),
+        ("df.mapInArrow(f, 'n bigint')", "spark"),
     ],
 )
 def test_checker_lets_pass(source: str, module: str) -> None:

@@ -32,7 +32,7 @@ from anabranch.local.signals import shielded_children
 
 __all__ = ["ensure_java", "is_local", "local_session", "session", "usable_cores"]
 
-_LOGGING = Path(__file__).with_name("embedded-log4j2.properties")
+_LOGGING = Path(__file__).with_name("log4j2.properties")
 
 # Each of these would replace the Spark inside the pyspark package, or its settings, with another one's.
 _FOREIGN_SPARK = ("SPARK_HOME", "SPARK_CONF_DIR", "SPARK_REMOTE")
