@@ -162,8 +162,8 @@ class Processed(Startable):
         """The operator, and how its input will be split; `EpochQuery.explain()` has what was measured too."""
         node = self.node
         lines = explain_operator(node)
-        if isinstance(node, ProcessNode):
-            lines += explain_routing(node.routing, node.inputs)
+        if node.routes is not None:
+            lines += explain_routing(node.routes, node.inputs)
         return "\n".join(lines)
 
     def _emissions(self) -> tuple[tuple[Node, str], ...]:
@@ -180,7 +180,7 @@ class Emission(Startable):
     @cached_property
     def schema(self) -> StructType:
         node = self.origin.node
-        return node.schema if isinstance(node, CombineNode) else node.schemas[self.name]
+        return node.schemas[self.name]
 
     @called_as('.as_stream(time="at")')
     def as_stream(

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StructType
 
-from anabranch.query.nodes import CombineNode
 from anabranch.spark.columns import EVENT
 from anabranch.windows import describe
 
@@ -48,7 +47,7 @@ def joined_repr(joined: Joined) -> str:
 def processed_repr(processed: Processed) -> str:
     node = processed.node
     schemas: Mapping[str, StructType]
-    schemas = {node.outputs[0]: node.schema} if isinstance(node, CombineNode) else node.schemas
+    schemas = node.schemas
     outputs = "; ".join(f"{name} [{_columns(schema)}]" for name, schema in schemas.items())
     return f"<Processed {node.describe()[0]}: {outputs}>"
 

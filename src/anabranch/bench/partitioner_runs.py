@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from anabranch.bench.workloads import Workload
 from anabranch.errors import AnabranchError
-from anabranch.keys.census import Placed, heaviest_of
+from anabranch.keys.census import KeyCounter, heaviest_of
 from anabranch.keys.hashing import hash_keys
 from anabranch.keys.metrics import WindowLoads, loads_of
 from anabranch.keys.partitioner import HeavyKeys, Partitioner, table_of
@@ -148,10 +148,10 @@ def several_splitters(name: str, windows: Sequence[Hashes], splitters: Sequence[
 
 def heaviest(hashes: Hashes) -> tuple[tuple[int, int], ...]:
     """The keys of a window that have the most tuples, with how many: as a task of a running query tells them."""
-    placed, nothing = Placed(), np.zeros(len(hashes), np.int64)
-    placed.add(nothing, nothing, hashes, np.ones(len(hashes), np.int64))
-    told = placed.as_json()
-    return () if told is None else heaviest_of([told])
+    counter, nothing = KeyCounter(), np.zeros(len(hashes), np.int64)
+    counter.add(nothing, nothing, hashes, np.ones(len(hashes), np.int64))
+    counts = counter.census()
+    return () if counts is None else heaviest_of([counts])
 
 
 def seen(windows: Sequence[Hashes], workers: int) -> Seen:

@@ -11,7 +11,6 @@ import time
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -41,9 +40,6 @@ class Written:
     rows: int = 0
     bytes: int = 0
     files: list[str] = field(default_factory=list)
-
-    def as_json(self) -> dict[str, Any]:
-        return vars(self)
 
 
 def write_rows(target: Target, part: int, batches: Iterable[pa.RecordBatch]) -> Written:

@@ -6,7 +6,7 @@ table that splitters may share. Keys are known by their hash.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,9 +21,33 @@ HEAVY_KEYS = 1_000
 Ints = NDArray[np.int64]
 
 
+@dataclass(frozen=True)
+class KeyCensus:
+    """What one task counted of the keys that it placed, of the latest windows."""
+
+    loads: tuple[tuple[int, int, int, int], ...]
+    """(window, worker, tuples, keys)"""
+    distinct: tuple[tuple[int, int], ...]
+    """(window, different keys)"""
+    heaviest: tuple[tuple[int, int], ...]
+    """(key, tuples) of the keys with the most tuples"""
+    since: int | None
+    """the first window counted here, if there were earlier ones; else None"""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"loads": self.loads, "distinct": self.distinct, "heaviest": self.heaviest, "since": self.since}
+
+    @classmethod
+    def from_json(cls, known: Mapping[str, Any]) -> KeyCensus:
+        loads, distinct, heaviest = (
+            tuple(tuple(row) for row in known[name]) for name in ("loads", "distinct", "heaviest")
+        )
+        return cls(loads, distinct, heaviest, known["since"])
+
+
 @dataclass
-class Placed:
-    """The counts of one task."""
+class KeyCounter:
+    """Counts the keys that one task places."""
 
     pieces: list[tuple[Ints, Ints, Ints, Ints]] = field(default_factory=list)
 
@@ -31,50 +55,47 @@ class Placed:
         """Some (window, worker, key) with their tuples; the same may come again."""
         self.pieces.append((windows, workers, keys, tuples))
 
-    def as_json(self) -> dict[str, Any] | None:
-        """None where nothing was placed; else lists of
-
-        ``loads``: (window, worker, tuples, keys), ``distinct``: (window, keys), ``heaviest``: (key, tuples); and
-        ``since``: the first window told of, if there were more.
-        """
+    def census(self) -> KeyCensus | None:
+        """The counts; None where nothing was placed."""
         if not self.pieces:
             return None
         windows, workers, keys, tuples = (np.concatenate(column) for column in zip(*self.pieces, strict=True))
         heavy, at = np.unique(keys, return_inverse=True)
         weights = np.bincount(at, weights=tuples).astype(np.int64)
         top = np.lexsort((heavy, -weights))[:HEAVY_KEYS]
-        loads: list[list[int]] = []
+        loads: list[tuple[int, int, int, int]] = []
         for window in np.unique(windows)[-MOST_WINDOWS:].tolist():
             for worker in np.unique(workers[windows == window]).tolist():
                 mine = (windows == window) & (workers == worker)
-                loads.append([window, worker, int(tuples[mine].sum()), len(np.unique(keys[mine]))])
-        heaviest = [[int(heavy[i]), int(weights[i])] for i in top.tolist()]
+                loads.append((window, worker, int(tuples[mine].sum()), len(np.unique(keys[mine]))))
         latest = [row[0] for row in loads]
-        distinct = [[window, len(np.unique(keys[windows == window]))] for window in sorted(set(latest))]
-        all_told = len(np.unique(windows)) <= MOST_WINDOWS
-        return {"loads": loads, "distinct": distinct, "heaviest": heaviest, "since": None if all_told else latest[0]}
+        return KeyCensus(
+            tuple(loads),
+            tuple((window, len(np.unique(keys[windows == window]))) for window in sorted(set(latest))),
+            tuple((int(heavy[i]), int(weights[i])) for i in top.tolist()),
+            None if len(np.unique(windows)) <= MOST_WINDOWS else latest[0],
+        )
 
 
-def loads_by_window(told: Iterable[Mapping[str, Any]], workers: int) -> dict[int, tuple[list[int], list[int]]]:
-    """Per window the tuples of each worker, and the (worker, key) pairs that the tasks told of, by worker.
+def loads_by_window(counts: Sequence[KeyCensus], workers: int) -> dict[int, tuple[list[int], list[int]]]:
+    """Per window the tuples of each worker, and the (worker, key) pairs that the tasks counted, by worker.
 
-    Windows that not all tasks told of are left out.
+    Windows that not all tasks counted are left out.
     """
-    told = list(told)
-    since = max((each["since"] for each in told if each["since"] is not None), default=None)
+    since = max((each.since for each in counts if each.since is not None), default=None)
     tuples: dict[int, list[int]] = {}
     keys: dict[int, list[int]] = {}
-    for each in told:
-        for window, worker, n, k in each["loads"]:
+    for each in counts:
+        for window, worker, n, k in each.loads:
             tuples.setdefault(window, [0] * workers)[worker] += n
             keys.setdefault(window, [0] * workers)[worker] += k
     return {window: (tuples[window], keys[window]) for window in sorted(tuples) if since is None or window >= since}
 
 
-def heaviest_of(told: Iterable[Mapping[str, Any]]) -> tuple[tuple[int, int], ...]:
+def heaviest_of(counts: Iterable[KeyCensus]) -> tuple[tuple[int, int], ...]:
     """The keys with the most tuples over all tasks, with their tuples."""
     total: dict[int, int] = {}
-    for each in told:
-        for key, tuples in each["heaviest"]:
+    for each in counts:
+        for key, tuples in each.heaviest:
             total[key] = total.get(key, 0) + tuples
     return tuple(sorted(total.items(), key=lambda item: (-item[1], item[0]))[:HEAVY_KEYS])

@@ -5,9 +5,10 @@ A node is a plain value: its inputs, its operator, its outputs. How it runs is i
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, is_dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pyspark.sql import Column
 from pyspark.sql.types import StructType
@@ -75,8 +76,59 @@ class Routing:
         return self.splitters is not None or all(self.reads_blocks(part) for part in parts)
 
 
+class Node(ABC):
+    """An operator of the query network. What only some operators have is None, or zero, in the others."""
+
+    kind: ClassVar[str]
+    inputs: tuple[Input, ...]
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return (ONLY,)
+
+    @abstractmethod
+    def describe(self) -> list[str]:
+        """Readable lines that differ for different operators: the checkpoint keeps them."""
+
+    @property
+    def aggregate(self) -> Query | None:
+        """The windowed aggregate, of an operator that is one."""
+        return None
+
+    @property
+    def reach(self) -> int:
+        """How long after a row a window may end that holds it, or a result made of it; in microseconds."""
+        return 0
+
+    @property
+    def routes(self) -> Routing | None:
+        """Which group each row goes to, of an operator over split streams."""
+        return None
+
+    @property
+    def slots(self) -> int:
+        """The epochs in which each worker has one turn."""
+        return 1
+
+    @property
+    def numbers_rows(self) -> bool:
+        """Whether it numbers rows for count windows, and so is part of the operator that follows."""
+        return False
+
+    @property
+    def read_in_one_pass(self) -> bool:
+        """Whether one pass over a micro-batch gives all inputs: Spark has nothing else to do with them."""
+        return False
+
+
+class Stateful(Node):
+    """An operator with partition-groups, whose state is kept from epoch to epoch."""
+
+    groups: int
+
+
 @dataclass(frozen=True, eq=False)
-class WindowNode:
+class WindowNode(Stateful):
     """A windowed aggregate."""
 
     inputs: tuple[Input, ...]
@@ -89,8 +141,12 @@ class WindowNode:
     kind = "window"
 
     @property
-    def outputs(self) -> tuple[str, ...]:
-        return (ONLY,)
+    def aggregate(self) -> Query:
+        return self.query
+
+    @property
+    def reach(self) -> int:
+        return 0 if self.query.counts_rows else max(window.size for window in self.query.panes.windows)
 
     def describe(self) -> list[str]:
         query = self.query
@@ -105,7 +161,7 @@ class WindowNode:
 
 
 @dataclass(frozen=True, eq=False)
-class ProcessNode:
+class ProcessNode(Stateful):
     """A user's operator over the groups of one or more streams."""
 
     inputs: tuple[Input, ...]
@@ -115,8 +171,12 @@ class ProcessNode:
     kind = "process"
 
     @property
-    def groups(self) -> int:
+    def groups(self) -> int:  # type: ignore[override]  # of the routing
         return self.routing.groups
+
+    @property
+    def routes(self) -> Routing:
+        return self.routing
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -138,9 +198,13 @@ class PositionsNode(ProcessNode):
 
     kind = "positions"
 
+    @property
+    def numbers_rows(self) -> bool:
+        return True
+
 
 @dataclass(frozen=True, eq=False)
-class CombineNode:
+class CombineNode(Node):
     """The aggregation tree: partial answers of all substreams become one answer per query.
 
     Keeps no state: the partial answers to a query come in one epoch, since it was broadcast in one.
@@ -155,8 +219,8 @@ class CombineNode:
     kind = "combine"
 
     @property
-    def outputs(self) -> tuple[str, ...]:
-        return (ONLY,)
+    def schemas(self) -> Mapping[str, StructType]:
+        return {ONLY: self.schema}
 
     def describe(self) -> list[str]:
         what = [f"sum of {name}" for name in self.sums] + [f"max of {name}" for name in self.maxima]
@@ -164,7 +228,7 @@ class CombineNode:
 
 
 @dataclass(frozen=True, eq=False)
-class JoinNode:
+class JoinNode(Stateful):
     """A windowed join; the stream of a port is one of its sides."""
 
     inputs: tuple[Input, ...]
@@ -174,8 +238,18 @@ class JoinNode:
     kind = "join"
 
     @property
-    def outputs(self) -> tuple[str, ...]:
-        return (ONLY,)
+    def reach(self) -> int:
+        return max(self.join.within)
+
+    @property
+    def slots(self) -> int:
+        return self.tuning.slots
+
+    @property
+    def read_in_one_pass(self) -> bool:
+        origins = [each.part.origin for each in self.inputs]
+        plain = all(isinstance(each.part.origin, Source) and not each.part.steps for each in self.inputs)
+        return plain and len({id(origin) for origin in origins}) == len(origins)
 
     @property
     def schemas(self) -> Mapping[str, StructType]:
@@ -185,6 +259,10 @@ class JoinNode:
     def routing(self) -> Routing:
         """By the hash of the key. Of an inner join rows with a null key go nowhere: they would join nothing."""
         return Routing(self.groups, route=HashRoute(self.join.on, nulls=bool(self.preserved)))
+
+    @property
+    def routes(self) -> Routing:
+        return self.routing
 
     @property
     def preserved(self) -> tuple[int, ...]:
@@ -207,8 +285,3 @@ class JoinNode:
             f"{tuning.probe} probe, blocks of {tuning.block} tuples, theta {tuning.theta} blocks, "
             f"{'fine-tuned' if tuning.fine_tuning else 'not fine-tuned'}",
         ]
-
-
-Stateful = WindowNode | ProcessNode | JoinNode
-"""Operators with partition-groups, whose state is kept from epoch to epoch."""
-Node = Stateful | CombineNode

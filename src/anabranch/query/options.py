@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from anabranch.errors import InvalidArgumentError
 from anabranch.query.deliveries import Delivery
 from anabranch.query.graph import Network, Step
-from anabranch.query.nodes import JoinNode, Node, WindowNode
+from anabranch.query.nodes import Node, WindowNode
 from anabranch.query.settings import QoS
 from anabranch.query.triggers import AVAILABLE_NOW
 
@@ -35,9 +35,9 @@ def _check_step(step: Step, qos: QoS, trigger: str | None) -> None:
             raise node.refusal
         if node.batch is not None and node.batch > 1:
             _check_batch(step, node, qos, trigger)
-    if isinstance(node, JoinNode) and node.tuning.slots > 1 and trigger in (None, AVAILABLE_NOW):
+    if node.slots > 1 and trigger in (None, AVAILABLE_NOW):
         raise InvalidArgumentError(
-            f"JoinTuning(slots={node.tuning.slots}) without an interval as trigger: workers take turns in epochs of "
+            f"JoinTuning(slots={node.slots}) without an interval as trigger: workers take turns in epochs of "
             "the trigger, and rows might wait for a turn that never comes",
             hint='give trigger="2 seconds", or leave slots out',
         )
@@ -64,16 +64,17 @@ def _check_batch(step: Step, node: WindowNode, qos: QoS, trigger: str | None) ->
 
 def _unordered(node: Node) -> str | None:
     """Why no order of windows holds for the results of an operator."""
-    if not isinstance(node, WindowNode):
+    query = node.aggregate
+    if query is None:
         return "they are not those of a windowed aggregate"
-    if node.query.counts_rows and node.query.rows_per_key and node.query.keys:
+    if query.counts_rows and query.rows_per_key and query.keys:
         return "each key counts its own rows, so positions of different keys cannot be compared"
     return None
 
 
 def _check_drops(deliveries: Sequence[Delivery], network: Network, qos: QoS) -> None:
     for delivery in deliveries:
-        if delivery.max_gap and not all(isinstance(node, WindowNode) for node, _, _ in delivery.sinks):
+        if delivery.max_gap and any(node.aggregate is None for node, _, _ in delivery.sinks):
             raise InvalidArgumentError(
                 f"max_gap={delivery.max_gap} for results that are not windows: only windows can be dropped",
                 hint="leave max_gap out of .to(...)",

@@ -16,14 +16,13 @@ own, and no limit from then on. That depends on the limit and the rows alone, so
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from anabranch.errors import InvalidArgumentError
 from anabranch.query.graph import Network
-from anabranch.query.nodes import JoinNode, WindowNode
 from anabranch.spark.columns import LAST_SECOND, MICROS, TimeKind
+from anabranch.store.records import TimeLimits
 from anabranch.windows import Duration, describe, micros
 
 AUTO = "auto"
@@ -60,59 +59,30 @@ class MaxAhead:
         return f"at most {describe(self.micros)} ahead of the clock{unless}"
 
 
-@dataclass(frozen=True)
-class Limits:
-    """For each source the latest time that a row may have in one epoch; None: any. The ledger keeps them."""
+def decided_limits(
+    bound: MaxAhead | None, now: int, latest: Sequence[int | None], own_clock: Collection[int]
+) -> TimeLimits:
+    """The limits of the next epoch.
 
-    latest: tuple[int | None, ...]
-    auto: bool = False
-    """whether they are off for a source that has a clock of its own"""
+    `latest`: the latest time of each source so far; `own_clock`: sources that have a clock of their own.
+    """
+    if bound is None:
+        return TimeLimits((None,) * len(latest))
+    found = [
+        max(now, now if reached is None else reached) + bound.micros if bound.asked or i not in own_clock else None
+        for i, reached in enumerate(latest)
+    ]
+    return TimeLimits(tuple(found), auto=not bound.asked)
 
-    @classmethod
-    def decided(
-        cls, bound: MaxAhead | None, now: int, latest: Sequence[int | None], own_clock: Collection[int]
-    ) -> Limits:
-        """Of the next epoch. `latest`: of the rows so far; `own_clock`: sources that have a clock of their own."""
-        if bound is None:
-            return cls((None,) * len(latest))
-        found = [
-            max(now, now if reached is None else reached) + bound.micros if bound.asked or i not in own_clock else None
-            for i, reached in enumerate(latest)
-        ]
-        return cls(tuple(found), auto=not bound.asked)
 
-    @classmethod
-    def from_json(cls, known: Mapping[str, Any] | None, sources: int) -> Limits:
-        """As a plan has them; that of an earlier release has none."""
-        return cls((None,) * sources) if known is None else cls(tuple(known["latest"]), known["auto"])
-
-    def as_json(self) -> dict[str, Any]:
-        return {"latest": list(self.latest), "auto": self.auto}
-
-    def without(self, sources: Collection[int]) -> Limits:
-        """Without those of these sources."""
-        return replace(self, latest=tuple(None if i in sources else t for i, t in enumerate(self.latest)))
-
-    def over(self, network: Network) -> list[int | None]:
-        """With what the type of time can hold."""
-        fits = [
-            LAST_SECOND * MICROS - _reach(network) if s.time.kind is TimeKind.SECONDS else None for s in network.sources
-        ]
-        both = zip(self.latest, fits, strict=True)
-        return [min((t for t in each if t is not None), default=None) for each in both]
+def within_types(limits: TimeLimits, network: Network) -> list[int | None]:
+    """The limits, lowered to what the type of each source's time can hold."""
+    reach = sum(step.node.reach for step in network.steps)
+    fits = [LAST_SECOND * MICROS - reach if s.time.kind is TimeKind.SECONDS else None for s in network.sources]
+    both = zip(limits.latest, fits, strict=True)
+    return [min((t for t in each if t is not None), default=None) for each in both]
 
 
 def shows_own_clock(rows: int, ahead: int) -> bool:
     """Whether the first rows of a source show that its times are not by this clock."""
     return rows >= FEWEST and 2 * ahead > rows
-
-
-def _reach(network: Network) -> int:
-    """How long after a row a window may end that holds it, or a result made of it."""
-    longest = 0
-    for step in network.steps:
-        if isinstance(step.node, WindowNode) and not step.node.query.counts_rows:
-            longest += max(window.size for window in step.node.query.panes.windows)
-        elif isinstance(step.node, JoinNode):
-            longest += max(step.node.join.within)
-    return longest

@@ -1,23 +1,25 @@
-"""Whether the decisions for an epoch can be carried out.
+"""Whether the decision for an epoch can be carried out.
 
-Asked twice: before a plan goes into the ledger, so that none is recorded that would fail at every restart; and when a
-plan is read there, which another version of the library may have written, or another query with the same operators.
+Asked twice: before a decision goes into the ledger, so that none is recorded that would fail at every restart; and when
+one is read there, which another version of the library may have written, or another query with the same operators.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from anabranch.control.base import HEAVY, PLACING, SEARCH, seen_keys, window_search
 from anabranch.control.rebalance import MEMORY, ROUTING, WORKERS, Memory
-from anabranch.errors import AnabranchError, CheckpointError, ControllerError
+from anabranch.errors import AnabranchError, ControllerError
 from anabranch.keys.partitioner import HeavyKeys
 from anabranch.keys.policy import Partitioning
 from anabranch.operators.numbering import SHED
-from anabranch.runtime.ahead import Limits
-from anabranch.runtime.execution.base import SLOTS, Recipe
-from anabranch.runtime.shedding.planner import Shedder
+from anabranch.runtime.execution.base import Execution
+from anabranch.runtime.execution.stateful import SLOTS
+from anabranch.runtime.shedding.planner import DropPlanner
+from anabranch.store.ledger import unusable
+from anabranch.store.records import DropPlan, EpochDecision, OperatorDecision, TimeLimits
 
 WHY = "why:"
 """begins the reason of a change, which is a text for people"""
@@ -33,40 +35,37 @@ def check_new(epoch: int, fault: str | None) -> None:
 
 
 def check_recorded(epoch: int, fault: str | None) -> None:
-    """Refuse decisions of the ledger that cannot be carried out; the epoch was not completed."""
+    """Refuse a decision of the ledger that cannot be carried out; the epoch was not completed."""
     if fault is not None:
-        raise CheckpointError(
-            f"the ledger has a decision for epoch {epoch} that cannot be carried out: {fault}",
-            hint="start the query as it was when it was decided, with the same release; or void the decision with "
-            "`anabranch repair CHECKPOINT --void-decision`: the epoch is then decided anew",
-        )
+        raise unusable(epoch, fault)
 
 
 def fault_of(
-    plan: Mapping[str, Any],
-    recipes: Mapping[str, Recipe],
+    decision: EpochDecision,
+    executions: Mapping[str, Execution],
     sources: int,
-    shedder_for: Callable[[Mapping[str, Any]], Shedder | None],
+    planner_for: Callable[[DropPlan | None], DropPlanner | None],
 ) -> str | None:
-    """What of a plan cannot be carried out, and why; None: all of it can. `shedder_for` makes the shedder of a plan."""
+    """What of a decision cannot be carried out, and why; None: all of it can. `planner_for` plans its drops."""
     try:
-        unknown = [name for name in plan["operators"] if name not in recipes]
-        if unknown or len(plan["operators"]) != len(recipes):
-            return f"it is for the operators {', '.join(plan['operators'])}, and the query has {', '.join(recipes)}"
-        for name, recipe in recipes.items():
-            fault = _operator_fault(recipe, plan["operators"][name])
+        unknown = [name for name in decision.operators if name not in executions]
+        if unknown or len(decision.operators) != len(executions):
+            names = ", ".join(decision.operators)
+            return f"it is for the operators {names}, and the query has {', '.join(executions)}"
+        for name, execution in executions.items():
+            fault = _operator_fault(execution, decision.operators[name])
             if fault is not None:
                 return f"{name}: {fault}"
-        strangers = [i for i in plan["idle"] if not 0 <= i < sources]
+        strangers = [i for i in decision.idle if not 0 <= i < sources]
         if strangers:
             return f"source {strangers[0]} is idle, and the query has {sources}"
-        if not _limits_fit(Limits.from_json(plan.get("limits"), sources), sources):
-            return f"the limits {plan['limits']!r} of times, and the query has {sources} sources"
-        for name, seconds in plan["allowances"].items():
+        if decision.limits is not None and not _limits_fit(decision.limits, sources):
+            return f"the limits {decision.limits.to_json()!r} of times, and the query has {sources} sources"
+        for name, seconds in decision.allowances.items():
             if seconds is not None and not float(seconds) > 0:
                 return f"{name}: an allowance of {seconds!r} seconds"
-        shedder = shedder_for(plan)
-        return None if shedder is None else shedder.fault(plan.get("shedding", {}))
+        planner = planner_for(decision.drops)
+        return None if planner is None or decision.drops is None else planner.fault(decision.drops)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         return f"it cannot be read ({type(error).__name__}: {error})"
 
@@ -76,13 +75,13 @@ def usable(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if _setting_fault(name, value) is None}
 
 
-def _operator_fault(recipe: Recipe, entry: Mapping[str, Any]) -> str | None:
-    routing: Sequence[Any] = entry["routing"]
-    if len(routing) != recipe.groups:
-        return f"a routing of {len(routing)} groups, and it has {recipe.groups}"
+def _operator_fault(execution: Execution, decision: OperatorDecision) -> str | None:
+    routing = decision.routing
+    if len(routing) != execution.groups:
+        return f"a routing of {len(routing)} groups, and it has {execution.groups}"
     if not all(_whole(worker) and worker >= 0 for worker in routing):
         return f"the routing {list(routing)}"
-    faults = (_setting_fault(name, value) for name, value in entry["decisions"].items())
+    faults = (_setting_fault(name, value) for name, value in decision.settings.items())
     return next((fault for fault in faults if fault is not None), None)
 
 
@@ -99,7 +98,7 @@ def _setting_fault(name: str, value: Any) -> str | None:
         return f"{name} = {value!r} ({type(error).__name__}: {error})"
 
 
-def _limits_fit(limits: Limits, sources: int) -> bool:
+def _limits_fit(limits: TimeLimits, sources: int) -> bool:
     times = [each is None or _whole(each) for each in limits.latest]
     return len(times) == sources and all(times) and isinstance(limits.auto, bool)
 

@@ -1,22 +1,23 @@
-"""What the driver knows between two epochs. The ledger keeps it, so a restart knows the same."""
+"""What the driver knows between two epochs. The ledger keeps it, so the driver of a restart knows the same."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.sql import SparkSession
 
-from anabranch.observe.progress import EpochProgress, OperatorProgress, PartitionMeasure
+from anabranch.observe.progress import EpochProgress, OperatorProgress
 from anabranch.query.graph import Network
-from anabranch.runtime.execution.base import Recipe
+from anabranch.runtime.execution.base import Execution
 from anabranch.runtime.set_back import SetBack, complete_from
 from anabranch.runtime.settings import Settings
 from anabranch.store.checkpoint import Checkpoint
 from anabranch.store.epoch_store import EpochStore
 from anabranch.store.ledger import Ledger
+from anabranch.store.records import OperatorOutcome, PlacedKeys
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Context:
     session: SparkSession
     ledger: Ledger
     stores: Mapping[str, EpochStore]
-    recipes: Mapping[str, Recipe]
+    executions: Mapping[str, Execution]
     run: str
 
 
@@ -40,9 +41,9 @@ class OperatorState:
     watermark: int | None = None
     active: set[int] = field(default_factory=set)
     snapshots: dict[int, int] = field(default_factory=dict)
-    decisions: dict[str, Any] = field(default_factory=dict)
-    placed: dict[str, Any] | None = None
-    """what was counted of placed keys in the last epoch: the next decision goes by it"""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """what was decided last"""
+    placed: PlacedKeys | None = None
     since: int | None = None
     """the first epoch whose blocks are needed, of an operator whose log is its state"""
     latest: dict[int, int | None] = field(default_factory=dict)
@@ -96,50 +97,46 @@ class OperatorState:
             self.watermark = _least(self.watermark, t)
             self.passed = {epoch: _least(mark, t) for epoch, mark in self.passed.items()}
 
-    def as_json(self) -> dict[str, Any]:
-        logged = {} if self.since is None else {"since": self.since, "latest": self.newest}
-        waits: dict[str, Any] = {}
-        if self.waiting:
-            waits["waiting"] = {str(group): list(each) for group, each in sorted(self.waiting.items())}
-            waits["passed"] = {str(epoch): mark for epoch, mark in self.passed.items()}
-        return {
-            **logged,
-            **waits,
-            "watermark": self.watermark,
-            "active": sorted(self.active),
-            "snapshots": {str(group): at for group, at in sorted(self.snapshots.items())},
-            "decisions": self.decisions,
-            **({} if self.placed is None else {"placed": self.placed}),
-        }
+    def record(self, block_groups: Collection[int]) -> OperatorOutcome:
+        """What the ledger keeps. `block_groups`: groups that the log of this epoch has rows of."""
+        return OperatorOutcome(
+            self.watermark,
+            frozenset(self.active),
+            dict(self.snapshots),
+            self.settings,
+            frozenset(block_groups),
+            self.placed,
+            self.since,
+            self.newest,
+            dict(self.waiting),
+            dict(self.passed),
+        )
 
     @classmethod
-    def from_json(cls, known: Mapping[str, Any]) -> OperatorState:
-        snapshots = {int(group): epoch for group, epoch in known["snapshots"].items()}
+    def of(cls, known: OperatorOutcome) -> OperatorState:
+        """As the ledger has it."""
         return cls(
-            known["watermark"],
-            set(known["active"]),
-            snapshots,
-            known["decisions"],
-            known.get("placed"),
-            known.get("since"),
-            newest=known.get("latest"),
-            waiting={int(group): (each[0], each[1]) for group, each in known.get("waiting", {}).items()},
-            passed={int(epoch): mark for epoch, mark in known.get("passed", {}).items()},
+            known.watermark,
+            set(known.active),
+            dict(known.snapshots),
+            known.settings,
+            known.placed,
+            known.since,
+            newest=known.latest,
+            waiting=dict(known.waiting),
+            passed=dict(known.passed),
         )
 
     def remembered(self, name: str) -> EpochProgress | None:
         """The last counts of placed keys, as they were measured; None where no policy places keys."""
         if self.placed is None:
             return None
-        partitions = tuple(PartitionMeasure(**each) for each in self.placed["partitions"])
-        heaviest = tuple((key, tuples) for key, tuples in self.placed["heaviest"])
-        operator = OperatorProgress(name, partitions=partitions, heaviest=heaviest)
-        return EpochProgress("", "", self.placed["epoch"], started=0.0, seconds=0.0, operators=(operator,))
+        operator = OperatorProgress(name, partitions=self.placed.partitions, heaviest=self.placed.heaviest)
+        return EpochProgress("", "", self.placed.epoch, started=0.0, seconds=0.0, operators=(operator,))
 
     def remember(self, epoch: int, measured: OperatorProgress) -> None:
         if measured.partitions:
-            partitions, heaviest = [asdict(each) for each in measured.partitions], list(map(list, measured.heaviest))
-            self.placed = {"epoch": epoch, "partitions": partitions, "heaviest": heaviest}
+            self.placed = PlacedKeys(epoch, measured.partitions, measured.heaviest)
 
 
 def _least(t: int | None, bound: int) -> int | None:
@@ -147,7 +144,7 @@ def _least(t: int | None, bound: int) -> int | None:
 
 
 @dataclass
-class Standing:
+class DriverState:
     """Where the query stands: the last epoch that is done, the latest time of each source, each operator's state."""
 
     last: int | None
@@ -160,36 +157,36 @@ class Standing:
     repaired: dict[int, int] = field(default_factory=dict)
     """after which epochs a repair has set the watermark back, and to which time"""
     tokens: dict[int, str] = field(default_factory=dict)
-    """of the plans of the epochs that some group was last run in"""
+    """the tokens of the epochs that some group was last run in"""
 
     @classmethod
-    def of(cls, network: Network, ledger: Ledger) -> Standing:
+    def of(cls, network: Network, ledger: Ledger) -> DriverState:
         """As the ledger has it; at the very start, nothing."""
         sources = len(network.sources)
         heard = [time.monotonic()] * sources
-        found = ledger.last_done()
+        found = ledger.last_outcome()
         if found is None:
             operators = {step.name: OperatorState() for step in network.steps}
             return cls(None, [None] * sources, operators, set(), heard)
         last, outcome = found
-        operators = {name: OperatorState.from_json(known) for name, known in outcome["operators"].items()}
-        for name, state in operators.items():
-            state.passed.setdefault(last, state.watermark)
-            for epoch, done in ledger.history(state.since, last) if state.since is not None else ():
-                state.latest[epoch] = done["operators"][name].get("latest")
+        operators = {name: OperatorState.of(known) for name, known in outcome.operators.items()}
+        for name, operator in operators.items():
+            operator.passed.setdefault(last, operator.watermark)
+            for epoch, earlier in ledger.outcomes(operator.since, last) if operator.since is not None else ():
+                operator.latest[epoch] = earlier.operators[name].latest
         repaired = {epoch: t for epoch, t in ledger.set_back().items() if epoch <= last}
-        for state in operators.values():
+        for operator in operators.values():
             for epoch, t in repaired.items():
-                state.set_back(epoch, t, now=epoch == last)
-        latest = list(outcome["latest"])
+                operator.set_back(epoch, t, now=epoch == last)
+        latest = list(outcome.latest)
         if last in repaired:
             latest = [_least(t, repaired[last] + s.delay) for t, s in zip(latest, network.sources, strict=True)]
         # A watermark that ran away may have done so because rows of the future were taken for a clock of their own.
-        own_clock = set() if last in repaired else set(outcome.get("own_clock", ()))
-        standing = cls(last, latest, operators, own_clock, heard, repaired)
-        plans = {epoch: ledger.plan(epoch) or {} for epoch in standing._reached()}
-        standing.tokens = {epoch: plan["token"] for epoch, plan in plans.items() if plan.get("token")}
-        return standing
+        own_clock = set() if last in repaired else set(outcome.own_clock)
+        state = cls(last, latest, operators, own_clock, heard, repaired)
+        decisions = {epoch: ledger.decision(epoch) for epoch in state._reached()}
+        state.tokens = {epoch: each.token for epoch, each in decisions.items() if each is not None and each.token}
+        return state
 
     def set_back(self, network: Network, name: str) -> tuple[SetBack, ...]:
         """What an operator must hear of repairs."""

@@ -1,7 +1,7 @@
 """What a running query does, in words and numbers: `EpochQuery.explain()`.
 
 Three layers, each only as far as it is known: the network as it was written; the settings in force, each with the
-reason of its last change; and, once a split has been measured, the cost model of paper 5 with those costs.
+reason of its last change; and, once a split has been measured, the cost model of splitting with those costs.
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from anabranch.control.base import HEAVY, PLACING, SEARCH, operator_rate
+from anabranch.control.base import HEAVY, PLACING, SEARCH
 from anabranch.control.rebalance import MEMORY, ROUTING
 from anabranch.observe.progress import EpochProgress, OperatorProgress
-from anabranch.query.describe import explain_routing
 from anabranch.query.graph import Network, Step
-from anabranch.query.nodes import CombineNode, JoinNode, ProcessNode
+from anabranch.runtime.driver_state import Context
 from anabranch.runtime.settings import Settings
 from anabranch.runtime.shedding.explain import explain_drops
-from anabranch.runtime.shedding.session import Shedding
-from anabranch.split.cost import SplitCosts
+from anabranch.runtime.shedding.session import SheddingSession
 
 
 class Running(Protocol):
-    """What is explained; `runtime.epochs.EpochRunner` has it."""
+    """What is explained: an `EpochRunner`."""
 
+    @property
+    def context(self) -> Context: ...
     @property
     def network(self) -> Network: ...
     @property
@@ -31,7 +31,7 @@ class Running(Protocol):
     @property
     def history(self) -> list[EpochProgress]: ...
     @property
-    def shedding(self) -> Shedding: ...
+    def shedding(self) -> SheddingSession: ...
 
 
 def explain_running(runner: Running, progress: EpochProgress | None) -> str:
@@ -41,8 +41,8 @@ def explain_running(runner: Running, progress: EpochProgress | None) -> str:
         measured = progress.operator(step.name) if progress is not None else None
         lines += ["", f"{step.name}:", *_indented(_operator(step, runner, measured, progress))]
     shedding = runner.shedding
-    if shedding.shedder is not None:
-        dropped = explain_drops(shedding.shedder, runner.settings.qos, shedding.before, progress)
+    if shedding.planner is not None:
+        dropped = explain_drops(shedding.planner, runner.settings.qos, shedding.before, progress)
         lines += ["", "shedding:", *_indented(dropped)]
     return "\n".join(lines)
 
@@ -54,7 +54,9 @@ def _query(settings: Settings, progress: EpochProgress | None) -> list[str]:
         order = "in order" if qos.disorder == 0 else f"at most {qos.disorder} out of order"
         bounds.append(f"windows {order}, from epoch to epoch too")
     bound = settings.max_ahead
-    idle = "holds the watermark back for ever" if settings.idle is None else f"is left out after {settings.idle:g} s"
+    idle = (
+        "holds the watermark back indefinitely" if settings.idle is None else f"is left out after {settings.idle:g} s"
+    )
     lines = [
         f"trigger     {settings.trigger or 'epoch follows epoch'}",
         f"bounds      {', '.join(bounds) or 'none'}",
@@ -72,43 +74,16 @@ def _query(settings: Settings, progress: EpochProgress | None) -> list[str]:
 def _operator(
     step: Step, runner: Running, measured: OperatorProgress | None, progress: EpochProgress | None
 ) -> list[str]:
-    node, lines = step.node, []
-    if isinstance(node, JoinNode):
-        lines += _routing_table(node, measured, runner.settings)
-    elif not isinstance(node, CombineNode):
-        workers = runner.settings.workers_of(node.groups)
-        placed = "group g on worker g modulo the workers"
-        lines.append(f"groups      {node.groups} on {workers} workers; {placed}")
-    if isinstance(node, (ProcessNode, JoinNode)):
-        lines += explain_routing(node.routing, node.inputs)
+    execution = runner.context.executions[step.name]
+    lines = execution.explain(measured)
     if measured is not None:
         lines += [*_settings(step.name, measured.decisions, runner.history), *_figures(measured, progress)]
     for name, sink in step.sinks.items():
         lines.append(f"sink        {name} -> {sink!r}, {sink.guarantee}")
     for name in sorted(step.feeds - set(step.sinks)):
         lines.append(f"sink        {name} -> other operators only")
-    if measured is not None and isinstance(node, ProcessNode) and not node.routing.keys:
-        lines += _costs(node, measured, runner.history)
-    return lines
-
-
-def _routing_table(node: JoinNode, measured: OperatorProgress | None, settings: Settings) -> list[str]:
-    """Which worker has how many groups, how full its buffer was, and what its groups' windows hold."""
-    tuning, most = node.tuning, settings.workers_of(node.groups, moving=True)
-    moves = f"moved every {tuning.reorganise_every} epochs where a buffer is above {tuning.supplier:.0%}"
-    lines = [f"groups      {node.groups} on at most {most} workers; {moves if tuning.rebalance else 'never moved'}"]
-    if tuning.slots > 1:
-        taken = (
-            "each worker's turn comes once in so many epochs" if settings.trigger_seconds else "not without a trigger"
-        )
-        lines.append(f"slots       n_g = {tuning.slots}: {taken}")
-    if measured is None:
-        return lines
-    for worker in measured.workers:
-        lines.append(
-            f"worker {worker.worker:<5}{worker.groups} groups, {worker.rows:,} rows in {worker.seconds:.2f} s, buffer "
-            f"{worker.occupancy or 0:.0%} full, {worker.state_bytes:,} bytes of windows"
-        )
+    if measured is not None:
+        lines += execution.explain_costs(measured, runner.history)
     return lines
 
 
@@ -149,25 +124,6 @@ def _figures(measured: OperatorProgress, progress: EpochProgress | None) -> list
     loads = progress.loads(measured.name) if progress is not None else {}
     if loads:
         lines.append(f"loads       {', '.join(f'{worker}: {load:.0%}' for worker, load in sorted(loads.items()))}")
-    return lines
-
-
-def _costs(node: ProcessNode, measured: OperatorProgress, history: Sequence[EpochProgress]) -> list[str]:
-    """Equations (1) to (4) and (7) with the costs of the last epoch, and the p that follows."""
-    q, p = node.groups, len(measured.splitters)
-    costs = SplitCosts.from_measures(measured.splitters, measured.workers, q)
-    if costs is None:
-        return []
-    lines = ["", "cost of the split, paper 5, measured in this epoch:", *costs.describe(p, q).splitlines()]
-    each_takes, rate = costs.splitter(q), operator_rate(history, measured.name)
-    if 0 < each_takes < float("inf"):
-        needed = costs.splitters(rate, q)
-        lines.append(
-            f"splitters (3): {rate:,.0f} tuples/s come, one splitter takes {1 / each_takes:,.0f}: p = {needed}, now {p}"
-            + ("" if node.routing.moves_windows(each.part for each in node.inputs) else " (the tasks that read)")
-        )
-    if measured.efficiency is not None:
-        lines.append(f"efficiency (7), measured: {measured.efficiency:.0%} of all time that splitting took")
     return lines
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -21,6 +21,7 @@ from anabranch.runtime.set_back import SetBack
 from anabranch.store import live_folders
 from anabranch.store.live import LiveState
 from anabranch.store.own_folder import OwnFolder
+from anabranch.store.records import OperatorDecision, OperatorOutcome
 
 if TYPE_CHECKING:
     from anabranch.runtime.worker import EpochTask
@@ -44,7 +45,7 @@ class Groups:
         """groups whose state was restored, by the reason"""
         if live_folders.use(task.live):
             _let_go_of_removed()
-        self._records: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
+        self._records: dict[int, tuple[OperatorDecision, OperatorOutcome]] = {}
 
     def folder(self, group: int) -> OwnFolder:
         """Where the live state of a group is."""
@@ -55,7 +56,7 @@ class Groups:
         return self.task.behind[group][0] if group in self.task.behind else self.task.epoch - 1
 
     def token(self, group: int) -> str:
-        """What the stamp of the group's state says of this epoch: the token of its plan, and whose state it is."""
+        """What the stamp of the group's state says of this epoch: the decision's token, and whose state it is."""
         return self._bound(self.task.token, group) or ""
 
     def _bound(self, token: str | None, group: int) -> str | None:
@@ -120,37 +121,37 @@ class Groups:
         return operator
 
     def _fold_again(self, group: int, epoch: int, operator: Operator) -> None:
-        plan, outcome = self._record(epoch)
-        if group not in outcome["active"]:
+        decision, outcome = self._record(epoch)
+        if group not in outcome.active:
             return
-        operator.decisions = plan["decisions"]
-        for _ in fold(operator, self._logged(group, epoch), outcome["watermark"], again=True):
+        operator.decisions = decision.settings
+        for _ in fold(operator, self._logged(group, epoch), outcome.watermark, again=True):
             pass
 
     def _logged(self, group: int, epoch: int) -> Blocks:
         """What the log has of the group in an epoch, whichever worker had it then."""
-        plan, outcome = self._record(epoch)
-        if group not in outcome["block_groups"]:
+        decision, outcome = self._record(epoch)
+        if group not in outcome.block_groups:
             return ()
-        return self.task.store.read_blocks(epoch, plan["routing"][group], group)
+        return self.task.store.read_blocks(epoch, decision.routing[group], group)
 
-    def _record(self, epoch: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _record(self, epoch: int) -> tuple[OperatorDecision, OperatorOutcome]:
         """What was decided for the operator in an earlier epoch, and what came out."""
         if epoch not in self._records:
-            plan, outcome = self.task.ledger.plan(epoch), self.task.ledger.done(epoch)
-            if plan is None or outcome is None:
+            decision, outcome = self.task.ledger.decision(epoch), self.task.ledger.outcome(epoch)
+            if decision is None or outcome is None:
                 raise StateError(
                     f"the ledger has lost epoch {epoch}, which is needed to restore the state of {self.task.node}",
                     hint="restore the checkpoint folder from a copy, or start with a new one",
                 )
-            self._records[epoch] = plan["operators"][self.task.node], outcome["operators"][self.task.node]
+            self._records[epoch] = decision.operators[self.task.node], outcome.operators[self.task.node]
         return self._records[epoch]
 
     def _instance(self, group: int) -> Operator:
         made = self.task.factory()
         if not isinstance(made, Operator):
             raise OperatorError(
-                f"the factory of {self.task.node} made {type(made).__name__}, which is no Operator",
+                f"the factory of {self.task.node} made {type(made).__name__}, which is not an Operator",
                 hint="derive your class from anabranch.Operator",
             )
         made.group = group
@@ -186,5 +187,5 @@ def fold(
     except Exception as error:
         raise OperatorError(
             f"{type(operator).__name__} failed in group {operator.group}: {type(error).__name__}: {error}",
-            hint="mend the operator and start again from the same checkpoint: nothing of this epoch was published",
+            hint="fix the operator and start again from the same checkpoint: nothing of this epoch was published",
         ) from error

@@ -46,7 +46,7 @@ class EpochQuery:
         self._runner = runner
         self._name = name
         # The log first: a listener that fails writes there too, after what it failed at.
-        log = QueryLog(name, str(runner.context.checkpoint.folder), runner.standing.last, runner.settings.describe())
+        log = QueryLog(name, str(runner.context.checkpoint.folder), runner.state.last, runner.settings.describe())
         self._listeners: tuple[Listener, ...] = (log, *listeners)
         self._progress: deque[EpochProgress] = deque(maxlen=RECENT)
         self._error: AnabranchError | None = None
@@ -79,11 +79,10 @@ class EpochQuery:
         if self._watch is not None:
             self._watch.epoch_ended()
         if progress is not None:
-            told = replace(progress, run=self.runId, name=self._name, backlog=self._backlog())
-            self._runner.history[-1] = told
-            self._progress.append(told)
+            named = replace(progress, run=self.runId, name=self._name)
+            self._progress.append(named)
             if not self._terminated:  # Spark may have ended the query while this epoch ran
-                notify(self._listeners, "on_progress", told)
+                notify(self._listeners, "on_progress", named)
 
     def _writer(self, trigger: str | None) -> DataStreamWriter:
         """Spark's query, ready to start."""
@@ -94,6 +93,7 @@ class EpochQuery:
 
     def _started(self, query: StreamingQuery) -> None:
         self._query = query
+        self._runner.backlog = self._backlog
         attach(self._listeners, self)
         notify(self._listeners, "on_started", self.id, self.runId)
         self._watch = Watch(
@@ -165,7 +165,7 @@ class EpochQuery:
         seconds = [epoch.seconds for epoch in self.recentProgress[-_USUAL:]]
         return judge(
             Vitals(
-                epoch=self._runner.standing.last if last is None else last.epoch,
+                epoch=self._runner.state.last if last is None else last.epoch,
                 running=None if began is None else now - began,
                 usual=median(seconds) if seconds else None,
                 busy=0.0 if watch is None else now - watch.seen.quiet_at,

@@ -1,18 +1,18 @@
 """The epoch loop: what the driver does with a micro-batch.
 
-    decide ──▶ ledger: plan N ──▶ each operator's job ──▶ ledger: N is published now ──▶ publish
-                                                     forget what is old ◀── ledger: N is done ◀──┘
+    decide ──▶ ledger: decision N ──▶ each operator's job ──▶ ledger: N is published now ──▶ publish
+                                                         forget what is old ◀── ledger: N is done ◀──┘
 
-Whatever can change a result is decided before the epoch runs and written down. If it runs again after a crash, the plan
-is read and not made; state is as it was after N-1; the sinks know what they have. So a second run gives what the first
-would have.
+Whatever can change a result is decided before the epoch runs and written down. If it runs again after a crash, the
+decision is read and not made again; state is as it was after N-1; the sinks know what they have. So a second run gives
+what the first would have.
 """
 
 from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -25,21 +25,23 @@ from anabranch.observe.progress import EpochProgress
 from anabranch.operators.numbering import SHED
 from anabranch.query.graph import Network
 from anabranch.query.triggers import AVAILABLE_NOW
-from anabranch.runtime.ahead import Limits
+from anabranch.runtime.ahead import decided_limits, within_types
 from anabranch.runtime.arrivals import Arrivals
 from anabranch.runtime.decisions import check_new, check_recorded, fault_of, usable
-from anabranch.runtime.driver_state import Context, Standing
-from anabranch.runtime.epoch import Epoch, Outcome
-from anabranch.runtime.execution.base import SLOTS, recipe_of
+from anabranch.runtime.driver_state import Context, DriverState
+from anabranch.runtime.epoch import Epoch
+from anabranch.runtime.execution.base import Execution, OperatorResult
+from anabranch.runtime.execution.choose import execution_of
+from anabranch.runtime.execution.stateful import SLOTS
 from anabranch.runtime.settings import Settings
 from anabranch.runtime.shedding.filters import EpochDrops
-from anabranch.runtime.shedding.session import Shedding, ShedOutcome
+from anabranch.runtime.shedding.session import SheddingSession, ShedOutcome
 from anabranch.runtime.sources import SourceRows
 from anabranch.store import live_folders
 from anabranch.store.checkpoint import Checkpoint
 from anabranch.store.checkpoint_lock import CheckpointLock
 from anabranch.store.epoch_store import EpochStore
-from anabranch.store.ledger import MARKED
+from anabranch.store.records import EpochDecision, EpochOutcome, OperatorDecision, OperatorOutcome, TimeLimits
 
 KEPT_EPOCHS = 100
 """Ledger entries that are kept beyond those that a restore needs: a record of what was decided."""
@@ -60,9 +62,9 @@ class EpochRunner:
     ) -> None:
         self._lock = lock
         stores = {step.name: EpochStore(checkpoint.state, checkpoint.query, step.name) for step in network.steps}
-        recipes = {step.name: recipe_of(step, settings) for step in network.steps}
+        executions = {step.name: execution_of(step, settings) for step in network.steps}
         run = uuid.uuid4().hex
-        self.context = Context(network, settings, checkpoint, session, checkpoint.ledger(), stores, recipes, run)
+        self.context = Context(network, settings, checkpoint, session, checkpoint.ledger(), stores, executions, run)
         self._rows = SourceRows(network.sources)
         for step in network.steps:
             stores[step.name].create()
@@ -70,12 +72,14 @@ class EpochRunner:
                 sink.open(session)
         checkpoint.flow.create()
         checkpoint.side.create()
-        self.standing = Standing.of(network, self.context.ledger)
+        self.state = DriverState.of(network, self.context.ledger)
         self.history: list[EpochProgress] = []
         self._unneeded: dict[str, tuple[int, dict[int, int]]] = {}
-        """of each operator, as of the last cleaning: blocks and snapshots that no restore needed"""
+        """for each operator, blocks and snapshots that no restore needed at the last cleaning"""
         self.arrivals = Arrivals(settings.trigger_seconds)
-        self.shedding = Shedding(self.context, self.standing)
+        self.shedding = SheddingSession(self.context, self.state)
+        self.backlog: Callable[[], int | None] = lambda: None
+        """rows that wait at the sources, as far as these say it"""
 
     @property
     def network(self) -> Network:
@@ -92,7 +96,7 @@ class EpochRunner:
 
     def run(self, batch: DataFrame, epoch: int) -> EpochProgress | None:
         """Run an epoch; None if it was done already, and only Spark does not know."""
-        context, last = self.context, self.standing.last
+        context, last = self.context, self.state.last
         if last is not None and epoch == last:
             return None
         if epoch != (0 if last is None else last + 1):
@@ -106,38 +110,38 @@ class EpochRunner:
         # Spark runs a stream in a session of its own, a copy: this does not touch the user's. Planning anew after every
         # exchange takes longer than a small epoch's work, and it would let the number of tasks depend on sizes.
         batch.sparkSession.conf.set("spark.sql.adaptive.enabled", "false")
-        # A task whose output was lost runs again, and gives each worker the same rows (`plan.order`). But what it tells
-        # of its own seconds differs, and Spark would end the job: by its checksums the output is another one.
+        # A task whose output was lost runs again, and gives each worker the same rows (`spark.order`). But the seconds
+        # in its report differ, and Spark would end the job: by its checksums the output is another one.
         batch.sparkSession.conf.set("spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch", "false")
-        recorded = context.ledger.plan(epoch)
-        # A plan is made once: whoever finds its token in a live state knows by which plan the epoch was run.
-        plan = {**self._decide(), "token": uuid.uuid4().hex} if recorded is None else recorded
-        fault = fault_of(plan, context.recipes, len(context.network.sources), self.shedding.shedder_for)
+        recorded = context.ledger.decision(epoch)
+        decision = self._decide() if recorded is None else recorded
+        sources = len(context.network.sources)
+        fault = fault_of(decision, context.executions, sources, self.shedding.planner_for)
         if recorded is None:
             check_new(epoch, fault)
-            context.ledger.write_plan(epoch, plan)
+            context.ledger.write_decision(epoch, decision)
         else:
             check_recorded(epoch, fault)
-        drops = self.shedding.drops(plan)
-        limits = Limits.from_json(plan.get("limits"), len(context.network.sources))
-        run = self._epoch(batch, epoch, plan, limits, drops)
+        drops = self.shedding.drops(decision.drops)
+        limits = decision.limits or TimeLimits((None,) * sources)
+        run = self._epoch(batch, epoch, decision, limits, drops)
         try:
-            outcomes = run.operators()
+            results = run.run()
             if limits.auto and (own_clock := run.own_clock()):
                 # Nothing was published yet, and an epoch may always run again.
                 run.close()
-                run.remove_side()
-                self.standing.own_clock |= own_clock
-                run = self._epoch(batch, epoch, plan, limits.without(own_clock), drops)
-                outcomes = run.operators()
+                run.side.remove()
+                self.state.own_clock |= own_clock
+                run = self._epoch(batch, epoch, decision, limits.without(own_clock), drops)
+                results = run.run()
             self._lock.check()
             context.ledger.write_publishing(epoch)
-            shed = self.shedding.after(run, outcomes)
-            outcomes = run.publish(outcomes)
+            shed = self.shedding.after(run, results)
+            results = run.publish(results)
         finally:
             run.close()
         self._lock.check()
-        self._done(epoch, run, outcomes, shed)
+        self._done(run, results, shed)
         self._forget(epoch)
         progress = EpochProgress(
             query=context.checkpoint.query,
@@ -146,25 +150,26 @@ class EpochRunner:
             started=started,
             seconds=time.perf_counter() - clock,
             trigger_seconds=context.settings.trigger_seconds,
-            rows=sum(run.source_rows.values()),
+            rows=sum(run.census.rows.values()),
             event_latency=self._event_latency(),
             replayed=recorded is not None,
-            restored=sum(worker.rebuilt for outcome in outcomes for worker in outcome.progress.workers),
-            operators=tuple(outcome.progress for outcome in outcomes),
+            restored=sum(worker.rebuilt for result in results for worker in result.progress.workers),
+            operators=tuple(result.progress for result in results),
             drops=shed.drops,
             latency=self._latency(started),
             arrived=shed.arrived,
             spared=shed.spared,
+            backlog=self.backlog(),
         )
         self.history = [*self.history, progress][-HISTORY:]
         return progress
 
     def _epoch(
-        self, batch: DataFrame, epoch: int, plan: dict[str, Any], limits: Limits, drops: EpochDrops | None
+        self, batch: DataFrame, epoch: int, decision: EpochDecision, limits: TimeLimits, drops: EpochDrops | None
     ) -> Epoch:
         network = self.context.network
-        rows = self._rows.of(batch, network, limits.over(network), drops)
-        return Epoch(self.context, self.standing, epoch, plan, rows, drops)
+        rows = self._rows.of(batch, network, within_types(limits, network), drops)
+        return Epoch(self.context, self.state, epoch, decision, rows, drops)
 
     def close(self, *, finished: bool) -> None:
         """The query has ended. `finished`: by itself, with nothing left to do, so nobody needs its live state."""
@@ -172,74 +177,76 @@ class EpochRunner:
             live_folders.remove(self.settings.live)
         self._lock.release()
 
-    def _decide(self) -> dict[str, Any]:
-        settings = self.context.settings
-        shedding = self.shedding.plan(self.history)
-        operators: dict[str, Any] = {}
+    def _decide(self) -> EpochDecision:
+        """Decide the next epoch."""
+        settings, state = self.context.settings, self.state
+        drops = self.shedding.plan(self.history)
+        operators: dict[str, OperatorDecision] = {}
         allowances: dict[str, float | None] = {}
-        for name, recipe in self.context.recipes.items():
-            state = self.standing.operators[name]
-            controllers = recipe.controllers(settings, state.remembered(name))
-            before = usable(state.decisions)
-            current = {key: value for key, value in {**recipe.fixed, **before}.items() if key != SHED}
-            if not any(isinstance(each, KeyPlacement) for each in controllers):
-                # Of a run that had a policy; this one leaves keys alone.
-                current = {key: value for key, value in current.items() if key not in PLACEMENT}
-            decisions = decide_all(controllers, self.history, current)
-            fixed = [group % settings.workers_of(recipe.groups) for group in range(recipe.groups)]
-            operators[name] = {
-                "routing": decisions.get(ROUTING, fixed),
-                "decisions": {**decisions, **recipe.fixed, **self.shedding.decisions(recipe.step, shedding)},
-            }
-            turns = recipe.fixed.get(SLOTS, 1)
+        for name, execution in self.context.executions.items():
+            decided = self._settings_of(execution)
+            fixed = [group % settings.workers_of(execution.groups) for group in range(execution.groups)]
+            of_drops = self.shedding.settings(execution.step, drops)
+            operators[name] = OperatorDecision(
+                tuple(decided.get(ROUTING, fixed)), {**decided, **execution.fixed, **of_drops}
+            )
+            turns = execution.fixed.get(SLOTS, 1)
             allowances[name] = allowance(self.history, name, settings.trigger_seconds, settings.slots, turns)
-        return {
-            "operators": operators,
-            "idle": self.standing.idle(settings.idle),
-            "limits": self._limits().as_json(),
-            "sinks": self._places(),
-            "allowances": allowances,
-            MARKED: True,
-            **shedding,
-        }
+        now = round(time.time() * 1e6)
+        return EpochDecision(
+            operators,
+            token=uuid.uuid4().hex,
+            idle=tuple(state.idle(settings.idle)),
+            limits=decided_limits(settings.max_ahead, now, state.latest, state.own_clock),
+            sinks=self._places(),
+            allowances=allowances,
+            drops=drops,
+        )
 
-    def _places(self) -> dict[str, Any]:
-        """Who may have results of an epoch that has a plan."""
+    def _settings_of(self, execution: Execution) -> dict[str, Any]:
+        """What an operator's controllers decide."""
+        state = self.state.operators[execution.step.name]
+        controllers = execution.controllers(state.remembered(execution.step.name))
+        before = usable(state.settings)
+        current = {key: value for key, value in {**execution.fixed, **before}.items() if key != SHED}
+        if not any(isinstance(each, KeyPlacement) for each in controllers):
+            # The settings of a run that had a policy; this one leaves keys alone.
+            current = {key: value for key, value in current.items() if key not in PLACEMENT}
+        return decide_all(controllers, self.history, current)
+
+    def _places(self) -> dict[str, Mapping[str, Any]]:
+        """Who may have results of an epoch that is decided."""
         return {f"{step.name}.{name}": sink.place for step in self.network.steps for name, sink in step.sinks.items()}
 
-    def _limits(self) -> Limits:
-        standing, now = self.standing, round(time.time() * 1e6)
-        return Limits.decided(self.settings.max_ahead, now, standing.latest, standing.own_clock)
-
-    def _done(self, epoch: int, run: Epoch, outcomes: Sequence[Outcome], shed: ShedOutcome) -> None:
-        standing = self.standing
-        for i, latest in run.latest.items():
-            known = [t for t in (standing.latest[i], latest) if t is not None]
-            standing.latest[i] = max(known, default=None)
-        for i, rows in run.source_rows.items():
+    def _done(self, run: Epoch, results: Sequence[OperatorResult], shed: ShedOutcome) -> None:
+        """An epoch was published: note where the query stands now, here and in the ledger."""
+        state, epoch = self.state, run.number
+        for i, latest in run.census.latest.items():
+            known = [t for t in (state.latest[i], latest) if t is not None]
+            state.latest[i] = max(known, default=None)
+        for i, rows in run.census.rows.items():
             if rows:
-                standing.heard[i] = time.monotonic()
-        operators: dict[str, Any] = {}
-        for step, outcome in zip(self.context.network.steps, outcomes, strict=True):
-            state = standing.operators[step.name]
-            state.watermark = outcome.watermark
-            state.active |= outcome.active
-            state.snapshots |= outcome.snapshots
-            state.wait(epoch, outcome.active - outcome.waiting.keys(), outcome.waiting, outcome.watermark)
-            horizon = self.context.recipes[step.name].horizon
-            if horizon is not None:
+                state.heard[i] = time.monotonic()
+        operators: dict[str, OperatorOutcome] = {}
+        for step, result in zip(self.context.network.steps, results, strict=True):
+            execution, operator = self.context.executions[step.name], state.operators[step.name]
+            operator.watermark = result.watermark
+            operator.active |= set(result.active)
+            operator.snapshots |= result.snapshots
+            ran = set(result.active) - result.waiting.keys()
+            operator.wait(epoch, ran, result.waiting, result.watermark)
+            if execution.logged:
                 # Groups that wait have not joined their rows yet: these may need partners that are past by now.
-                reached = None if state.delivered is None else horizon(state.delivered)
-                state.forget_log(epoch, outcome.latest, reached)
-            state.decisions = run.plan["operators"][step.name]["decisions"]
-            state.remember(epoch, outcome.progress)
-            operators[step.name] = {**state.as_json(), "block_groups": sorted(outcome.block_groups)}
-        clocks = {"own_clock": sorted(standing.own_clock)} if standing.own_clock else {}
-        done = {"latest": standing.latest, "operators": operators, **clocks, **shed.as_json()}
-        self.context.ledger.write_done(epoch, done)
-        standing.last = epoch
-        standing.tokens[epoch] = run.plan.get("token", "")
-        standing.forget_tokens()
+                delivered = operator.delivered
+                operator.forget_log(epoch, result.latest, None if delivered is None else execution.horizon(delivered))
+            operator.settings = run.decision.operators[step.name].settings
+            operator.remember(epoch, result.progress)
+            operators[step.name] = operator.record(result.block_groups)
+        outcome = EpochOutcome(tuple(state.latest), operators, frozenset(state.own_clock), shed.counts)
+        self.context.ledger.write_outcome(epoch, outcome)
+        state.last = epoch
+        state.tokens[epoch] = run.decision.token
+        state.forget_tokens()
 
     def _forget(self, epoch: int) -> None:
         """Remove blocks, snapshots and ledger entries that no restore needed at the last cleaning.
@@ -249,11 +256,11 @@ class EpochRunner:
         if epoch % FORGET_EVERY != FORGET_EVERY - 1:
             return
         needed = epoch
-        for name, state in self.standing.operators.items():
+        for name, state in self.state.operators.items():
             if not state.active:
                 continue
             through, snapshots = self._unneeded.get(name, (-1, {}))
-            logged = self.context.recipes[name].horizon is not None
+            logged = self.context.executions[name].logged
             unneeded = (state.since or 0) - 1 if logged else min(state.snapshots.get(g, -1) for g in state.active)
             self._unneeded[name] = unneeded, dict(state.snapshots)
             # Twice as many as come in until the next time: what piled up goes bit by bit, and no epoch waits long.
@@ -271,7 +278,7 @@ class EpochRunner:
 
     def _event_latency(self) -> float | None:
         """Seconds behind the clock; None for data that is not from now, such as a replay's."""
-        known = [latest for latest in self.standing.latest if latest is not None]
+        known = [latest for latest in self.state.latest if latest is not None]
         if not known:
             return None
         behind = time.time() - max(known) / 1e6

@@ -15,7 +15,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from anabranch.query.graph import Network
-from anabranch.query.nodes import JoinNode, WindowNode
 from anabranch.query.origins import Output
 
 
@@ -41,14 +40,6 @@ def complete_from(network: Network, t: int) -> dict[str, int]:
             origin = each.part.origin
             if isinstance(origin, Output):
                 name = network.name_of(origin.node)
-                known.append(starts[name] + _reach(origin))
+                known.append(starts[name] + origin.node.reach)
         starts[step.name] = max(known)
     return starts
-
-
-def _reach(origin: Output) -> int:
-    """How far back the rows lie that a result may need."""
-    node = origin.node
-    if isinstance(node, WindowNode) and not node.query.counts_rows:
-        return max(window.size for window in node.query.panes.windows)
-    return max(node.join.within) if isinstance(node, JoinNode) else 0

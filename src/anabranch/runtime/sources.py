@@ -14,7 +14,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from anabranch.query.graph import Network
-from anabranch.query.nodes import JoinNode, Node
 from anabranch.query.origins import Source
 from anabranch.runtime.shedding.counters import Counted, Seen
 from anabranch.spark.columns import up_to
@@ -59,21 +58,8 @@ class SourceRows:
         passes = 0
         for step in network.steps:
             reads = [each for each in step.node.inputs if isinstance(each.part.origin, Source)]
-            passes += 1 if at_once(step.node) else len(reads)
+            passes += 1 if step.node.read_in_one_pass else len(reads)
         return BatchRows(self.sources, batch, limits, keep=passes > 1, drops=drops)
-
-
-def at_once(node: Node) -> bool:
-    """Whether one pass over a micro-batch gives all inputs of an operator: Spark has nothing else to do with them."""
-    origins = [each.part.origin for each in node.inputs]
-    return (
-        isinstance(node, JoinNode)
-        and all(
-            isinstance(origin, Source) and not each.part.steps
-            for origin, each in zip(origins, node.inputs, strict=True)
-        )
-        and len({id(origin) for origin in origins}) == len(origins)
-    )
 
 
 class BatchRows:

@@ -1,20 +1,17 @@
-"""The Spark job of an operator in an epoch.
+"""The stages of an operator's Spark job that several kinds of operators share.
 
-    windows    rows ▶ panes (Spark) ▶ splitter ▶ exchange ▶ worker ▶ runs to windows (Spark) ▶ writer   (`windowing`)
-    process    rows or blocks       ▶ splitter ▶ exchange ▶ worker, which writes
-    combine    partial answers      ▶ aggregation tree (Spark)                              ▶ writer
+    rows or blocks ▶ splitter ▶ exchange ▶ worker ▶ writer
+    `packed_rows`              `at_workers`        `Writer`
 
-One job per operator: its last stage has the effects (state, files), so no effect runs twice but after a failure, when
-it gives the same again. What the job returns is reports, one JSON text per task; the rows themselves stay on the
-workers.
+One job per operator: its last stage has the effects (state, files), so no effect runs twice except after a failure,
+when it gives the same again. The job returns reports (`runtime.reports`); the rows themselves stay on the workers.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,18 +21,17 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
+from anabranch.control.base import HEAVY
 from anabranch.io.blocks import Packed, pack
 from anabranch.io.frames import unpacked
 from anabranch.io.parquet import Target, write_rows
 from anabranch.keys.partitioner import HeavyKeys
 from anabranch.keys.policy import Partitioning
-from anabranch.plan.tree import FEW, aggregation_tree, root
-from anabranch.query.nodes import CombineNode, JoinNode, ProcessNode
+from anabranch.query.nodes import JoinNode, ProcessNode
 from anabranch.query.origins import Source
-from anabranch.runtime.sources import BatchRows, BySource
+from anabranch.runtime.reports import SideReport, WriterReport, to_text
 from anabranch.runtime.worker import REPORT, EpochTask
 from anabranch.spark.arrow import map_in_arrow
 from anabranch.spark.columns import quoted
@@ -54,9 +50,10 @@ from anabranch.split.splitter import (
     RowReader,
     Splitter,
 )
+from anabranch.store.records import OperatorDecision
 
 TREE_ABOVE = 64
-"""Splitters above which physical windows reach them over two exchanges: a tree of routers (paper 5, section 4.1)."""
+"""Splitters above which physical windows reach them over two exchanges: a tree of routers."""
 
 WORKER = "worker"
 
@@ -97,6 +94,19 @@ class Decided:
     partitioning: Partitioning | None = None
     heavy: HeavyKeys = field(default_factory=HeavyKeys)
 
+    @classmethod
+    def of(cls, decision: OperatorDecision, *, moves_windows: bool) -> Decided:
+        """As the ledger has it. `moves_windows`: physical windows travel to splitters of their own."""
+        settings, label = decision.settings, decision.settings.get("partition")
+        return cls(
+            tuple(decision.routing),
+            max(decision.routing) + 1,
+            settings.get("splitters") if moves_windows else None,
+            settings.get("window_bytes"),
+            None if label is None else Partitioning.of_label(label),
+            HeavyKeys.from_json(settings.get(HEAVY) or {}),
+        )
+
     @property
     def bytes(self) -> int:
         return self.window_bytes or WINDOW_BYTES
@@ -108,7 +118,7 @@ class Decided:
 def packed_rows(node: ProcessNode | JoinNode, edge: int, feed: Feed, decided: Decided) -> DataFrame:
     """Rows or blocks, split into a block per group."""
     routing, time = node.routing, node.inputs[edge].time.name
-    rows, reader = feed.rows, _reader(feed.packed)
+    rows, reader = feed.rows, reader_of(feed.packed)
     if feed.packed is not None and not routing.by_function:
         rows, reader = unpacked(rows, feed.packed), RowReader()
     columns = tuple(rows.columns) if isinstance(reader, RowReader) else None
@@ -128,32 +138,17 @@ def packed_rows(node: ProcessNode | JoinNode, edge: int, feed: Feed, decided: De
         rows, route = _routed(rows, node, len(decided.routing))
     if decided.splitters is not None:
         rows, reader = _to_splitters(rows, reader, decided)
-    splitter = _splitter(edge, reader, RowGate(time, feed.watermark, feed.limit), route, decided, columns)
+    splitter = splitter_of(edge, reader, RowGate(time, feed.watermark, feed.limit), route, decided, columns)
     return map_in_arrow(rows, splitter, PACKED_SCHEMA)
 
 
-def packed_at_once(
-    node: JoinNode, rows: BatchRows, watermark: int | None, limits: Sequence[int | None], decided: Decided
-) -> DataFrame:
-    """All inputs of a join, split in one pass over the micro-batch. `limits`: of each input."""
-    splitters = {}
-    for edge, each in enumerate(node.inputs):
-        source = each.part.origin
-        assert isinstance(source, Source)
-        columns = tuple(source.frame.columns) if source.packed is None else None
-        gate = RowGate(each.time.name, watermark, limits[edge])
-        route = FunctionRoute(node.routing.route, None)  # type: ignore[arg-type]
-        splitters[rows.number_of(source)] = _splitter(edge, _reader(source.packed), gate, route, decided, columns)
-    return map_in_arrow(rows.tagged, BySource(splitters), PACKED_SCHEMA)
-
-
-def _splitter(
+def splitter_of(
     edge: int, reader: Reader, gate: RowGate, route: Route, decided: Decided, columns: tuple[str, ...] | None
 ) -> Splitter:
     return Splitter(edge, reader, gate, route, decided.routing, decided.workers, decided.bytes, columns)
 
 
-def _reader(packed: Packed | None) -> Reader:
+def reader_of(packed: Packed | None) -> Reader:
     if packed is None:
         return RowReader()
     return ReferenceReader() if packed.column is None else BlockReader(packed.column)
@@ -211,58 +206,14 @@ def group_of(keys: Sequence[Column], groups: int) -> Column:
 # --- from packed blocks to results ----------------------------------------------------------------------------------
 
 
-def run_process(packed: DataFrame, task: EpochTask) -> list[dict[str, Any]]:
-    """An operator's epoch: the workers write, and report."""
-    return reports(map_in_arrow(packed.repartitionById(packed_workers(task), WORKER), task, REPORTS))
+def at_workers(packed: DataFrame, task: EpochTask, returns: StructType) -> DataFrame:
+    """Packed blocks to the workers of their groups, which run the operator."""
+    return map_in_arrow(packed.repartitionById(max(task.routing) + 1, WORKER), task, returns)
 
 
-def run_filtered(packed: DataFrame, task: EpochTask, where: Column, target: Target) -> list[dict[str, Any]]:
-    """An operator's epoch whose results must pass a Column, which only Spark can compute."""
-    assert task.yields is not None
-    schema = StructType([*from_arrow_schema(task.yields).fields, *REPORTS.fields])
-    rows = map_in_arrow(packed.repartitionById(packed_workers(task), WORKER), task, schema)
-    passed = rows.where(F.col(REPORT).isNotNull() | where)
-    return reports(map_in_arrow(passed, Writer(target, None, None), REPORTS))
-
-
-def run_combine(node: CombineNode, partial: DataFrame, parts: int, target: Target) -> list[dict[str, Any]]:
-    """The aggregation tree over an epoch's partial answers, of which there are `parts`."""
-    if not parts:
-        return []
-    if parts <= FEW and not any(pa.types.is_nested(target.schema.field(name).type) for name in node.by):
-        tree = _Root(node.by, node.sums, node.maxima, target)
-        return reports(map_in_arrow(partial.coalesce(1), tree, REPORTS))
-    combined = aggregation_tree(partial, node.by, node.sums, node.maxima, node.fan_in)
-    combined = combined.withColumn(REPORT, F.lit(None).cast("string"))
-    # In the order of the query, in one file: there are few, and a rerun must give the same bytes.
-    ordered = combined.repartition(1).sortWithinPartitions(*(quoted(name) for name in node.by))
-    return reports(map_in_arrow(ordered, Writer(target, None, None), REPORTS))
-
-
-@dataclass(frozen=True)
-class _Root:
-    """All of the aggregation tree, in one task."""
-
-    by: tuple[str, ...]
-    sums: tuple[str, ...]
-    maxima: tuple[str, ...]
-    target: Target
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        known = [batch for batch in batches if batch.num_rows]
-        answers = root(pa.Table.from_batches(known), self.by, self.sums, self.maxima).to_batches() if known else []
-        written = write_rows(self.target, 0, answers)
-        yield pa.RecordBatch.from_arrays([pa.array([json.dumps({"written": written.as_json()})])], names=[REPORT])
-
-
-def run_side(rows: DataFrame, target: Target) -> Counter[str]:
-    """Keep the rows that the query could not take; how many there are, by their column `reason`."""
-    found = reports(map_in_arrow(rows, _SideWriter(target), REPORTS))
-    return sum((Counter(each["reasons"]) for each in found), Counter())
-
-
-def packed_workers(task: EpochTask) -> int:
-    return max(task.routing) + 1
+def side_job(rows: DataFrame, reason: str, target: Target) -> DataFrame:
+    """Keep rows that the query could not take; reports how many, by the column `reason`."""
+    return map_in_arrow(rows, _SideWriter(target, reason), REPORTS)
 
 
 def union(parts: Sequence[DataFrame]) -> DataFrame:
@@ -272,23 +223,18 @@ def union(parts: Sequence[DataFrame]) -> DataFrame:
     return whole
 
 
-def reports(result: DataFrame) -> list[dict[str, Any]]:
-    """Run the job, and read what its tasks say."""
-    return [json.loads(row[0]) for row in result.collect()]
-
-
 @dataclass(frozen=True)
 class _SideWriter:
     """Writes the rows of a task, and says how many have which reason."""
 
     target: Target
+    reason: str
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context = TaskContext.get()
         rows = [batch for batch in batches if batch.num_rows]
-        write_rows(self.target, context.partitionId() if context is not None else 0, rows)
-        reasons = Counter(reason for batch in rows for reason in batch.column("reason").to_pylist())
-        yield pa.RecordBatch.from_arrays([pa.array([json.dumps({"reasons": reasons})])], names=[REPORT])
+        write_rows(self.target, _task_number(), rows)
+        reasons = Counter(reason for batch in rows for reason in batch.column(self.reason).to_pylist())
+        yield report_rows([to_text(SideReport(reasons))])
 
 
 @dataclass(frozen=True)
@@ -300,8 +246,6 @@ class Writer:
     window: str | None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context = TaskContext.get()
-        part = context.partitionId() if context is not None else 0
         rows: list[pa.RecordBatch] = []
         texts: list[str] = []
         for batch in batches:
@@ -313,9 +257,18 @@ class Writer:
             rows.append(data)
         if self.disorder is not None and self.window is not None:
             rows = in_order(rows, self.window, self.disorder)
-        written = write_rows(self.target, part, rows)
-        texts.append(json.dumps({"written": written.as_json()}))
-        yield pa.RecordBatch.from_arrays([pa.array(texts)], names=[REPORT])
+        written = write_rows(self.target, _task_number(), rows)
+        yield report_rows([*texts, to_text(WriterReport(written))])
+
+
+def report_rows(texts: Sequence[str]) -> pa.RecordBatch:
+    """Reports as a task yields them."""
+    return pa.RecordBatch.from_arrays([pa.array(texts, pa.string())], names=[REPORT])
+
+
+def _task_number() -> int:
+    context = TaskContext.get()
+    return context.partitionId() if context is not None else 0
 
 
 def in_order(batches: Sequence[pa.RecordBatch], window: str, k: int) -> list[pa.RecordBatch]:
@@ -349,9 +302,3 @@ def displacement(order: np.ndarray[Any, np.dtype[np.int64]]) -> int:
         return 0
     last = np.searchsorted(lowest, place[early], side="left") - 1
     return int((last - early).max())
-
-
-def node_reports(found: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
-    """The workers' reports and the writers', apart; of a task that ran twice the last counts."""
-    workers = {report["worker"]: report for report in found if "worker" in report}
-    return [workers[w] for w in sorted(workers)], [report["written"] for report in found if "written" in report]

@@ -23,7 +23,7 @@ from anabranch.runtime.new_folders import NewFolders, local_path
 from anabranch.runtime.runner import EpochRunner
 from anabranch.runtime.settings import Settings, most_memory
 from anabranch.runtime.shedding.explain import explain_drops
-from anabranch.runtime.shedding.planner import shedder_of
+from anabranch.runtime.shedding.planner import planner_of
 from anabranch.spark.quirks import starting
 from anabranch.spark.slots import slots_of
 from anabranch.spark.worker_python import check_workers, is_remote
@@ -144,7 +144,7 @@ def drop_plan(*deliveries: Delivery, qos: QoS, trigger: Trigger | None = None) -
     when = trigger_of(trigger)
     check_options(deliveries, network, qos, when)
     settings = Settings(qos, when, 1, SNAPSHOT_EVERY, None, OwnFolder(None))
-    return "\n".join(explain_drops(shedder_of(network, settings), qos))
+    return "\n".join(explain_drops(planner_of(network, settings), qos))
 
 
 def _spark_folder(checkpoint: str | Path) -> str:

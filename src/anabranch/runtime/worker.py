@@ -12,7 +12,6 @@ blocks to the epoch store, where they wait: they are the mini-buffers of its gro
 
 from __future__ import annotations
 
-import json
 import resource
 import time
 from collections import Counter, defaultdict
@@ -29,9 +28,12 @@ from anabranch.control.allowance import share_in_time
 from anabranch.errors import OperatorError, StateError
 from anabranch.io.blocks import micros_of, one_batch, unpack
 from anabranch.io.parquet import RowWriter, Target
+from anabranch.observe.progress import WorkerMeasure
 from anabranch.operators.protocol import Emitted, OperatorFactory
 from anabranch.runtime.groups import Blocks, Groups, fold
+from anabranch.runtime.reports import WorkerReport, to_text
 from anabranch.runtime.set_back import SetBack
+from anabranch.split.report import SplitterReport
 from anabranch.split.splitter import ALL, MARK
 from anabranch.store.epoch_store import EpochStore
 from anabranch.store.lease import Lease
@@ -72,28 +74,29 @@ class EpochTask:
     node: str
     epoch: int
     run: str
-    """of the driver: within a run the operator is the same, and an instance of it can be used again"""
+    """the driver's run: within it the operator is the same, and an instance of it can be used again"""
     factory: OperatorFactory
     edges: tuple[Edge, ...]
     routing: tuple[int, ...]
     active: frozenset[int]
     """groups that had rows in an earlier epoch: they see the watermark even when no row comes"""
     watermark: int | None
-    """of the operator before this epoch"""
-    decisions: Mapping[str, Any]
+    """the operator's watermark when the epoch starts"""
+    settings: Mapping[str, Any]
+    """what was decided for the operator in this epoch"""
     store: EpochStore
     ledger: Ledger
     live: OwnFolder
-    """of the query"""
+    """the query's folder for live state on this host"""
     token: str
-    """of the epoch's plan"""
+    """the token of the epoch's decision"""
     tokens: Mapping[int, str]
-    """of the plans of the epochs that groups were last run in"""
+    """the tokens of the epochs that groups were last run in"""
     snapshot_every: int
     outputs: Mapping[str, Target] | None
     """where the outputs go; None: they are yielded, for Spark to go on with"""
     yields: pa.Schema | None = None
-    """of the yielded outputs"""
+    """the schema of yielded outputs"""
     since: int | None = None
     """the log is the state, and what it needs begins with this epoch; None: there are snapshots"""
     slots: int = 1
@@ -119,6 +122,8 @@ class EpochTask:
 
 @dataclass
 class _Measured:
+    """What a worker measures as it goes; `WorkerMeasure` has the meaning of each."""
+
     rows: int = 0
     seconds: float = 0.0
     groups: int = 0
@@ -133,7 +138,6 @@ class _Measured:
     query_seconds: float = 0.0
     store_seconds: float = 0.0
     write_seconds: float = 0.0
-    metrics: Counter[str] = field(default_factory=Counter)
     group_seconds: list[tuple[int, float]] = field(default_factory=list)
 
 
@@ -142,14 +146,15 @@ class _Worker:
         self.task = task
         self.number = number
         self.measured = _Measured()
+        self.metrics: Counter[str] = Counter()
         self.groups = Groups(task)
         self.snapshots: dict[int, int] = {}
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         task, began = self.task, time.perf_counter()
-        blocks, marks = self._gather(batches)
+        blocks, splitters = self._gather(batches)
         self.measured.read_seconds = time.perf_counter() - began
-        watermark = self._watermark(marks)
+        watermark = self._watermark(splitters)
         merged = self._merge(blocks)
         if merged:
             stored = time.perf_counter()
@@ -169,39 +174,47 @@ class _Worker:
                     outputs[name].add(batch)
             rows = came.get(group, 0) + self.measured.rows - before
             joined_in_time += rows * share_in_time(group_began, time.perf_counter() - began, task.allowance)
-        report: dict[str, Any] = {"worker": self.number, "watermark": watermark, "active": sorted(mine)}
-        report["block_groups"] = sorted(merged)
-        report["waiting"] = {} if turn else {group: came.get(group, 0) for group in sorted(mine)}
-        report["snapshots"] = self.snapshots
-        if task.outputs is not None:
-            writing = time.perf_counter()
-            files = {name: writer.close() for name, writer in outputs.items()}
-            self.measured.write_seconds = time.perf_counter() - writing + sum(w.seconds for w in outputs.values())
-            self.measured.query_seconds -= sum(w.seconds for w in outputs.values())
-            report["outputs"] = {name: each.as_json() for name, each in files.items()}
         measured = self.measured
+        writing = time.perf_counter()
+        written = {name: writer.close() for name, writer in outputs.items()}
+        if outputs:
+            in_between = sum(writer.seconds for writer in outputs.values())
+            measured.write_seconds = time.perf_counter() - writing + in_between
+            measured.query_seconds -= in_between
         measured.buffered = sum(came.values()) + sum(task.behind[g][1] for g in mine if g in task.behind)
         if turn:
             measured.occupancy = 1.0 - joined_in_time / measured.rows if measured.rows else 0.0
         measured.seconds = time.perf_counter() - began
         measured.groups = len(mine)
         measured.rebuilt, measured.rebuilt_why = self.groups.rebuilt.total(), dict(self.groups.rebuilt)
-        yield self._report({**report, "marks": marks if self.number == 0 else [], "measured": vars(measured)})
+        yield self._row_of(
+            WorkerReport(
+                WorkerMeasure(self.number, **{**vars(measured), "group_seconds": tuple(measured.group_seconds)}),
+                watermark,
+                active=frozenset(mine),
+                block_groups=frozenset(merged),
+                waiting={} if turn else {group: came.get(group, 0) for group in sorted(mine)},
+                snapshots=self.snapshots,
+                outputs=written,
+                metrics=self.metrics,
+                splitters=splitters if self.number == 0 else (),
+            )
+        )
         keep_what_is_loaded()
 
     # --- input ------------------------------------------------------------------------------------------------------
 
     def _gather(
         self, batches: Iterator[pa.RecordBatch]
-    ) -> tuple[dict[tuple[int, int], list[tuple[int, int, pa.RecordBatch]]], list[dict[str, Any]]]:
-        """The blocks by (group, port) in the order in which they were made, and the marks."""
+    ) -> tuple[dict[tuple[int, int], list[tuple[int, int, pa.RecordBatch]]], tuple[SplitterReport, ...]]:
+        """The blocks by (group, port) in the order in which they were made, and what the splitters report."""
         found: list[tuple[int, int, int, int, pa.RecordBatch]] = []
-        marks: list[dict[str, Any]] = []
+        splitters: list[SplitterReport] = []
         for batch in batches:
             places = [batch.column(name).to_pylist() for name in ("grp", "edge", "part", "seq")]
             for (group, edge, part, seq), value in zip(zip(*places, strict=True), batch.column("block"), strict=True):
                 if group == MARK:
-                    marks.append(json.loads(value.as_buffer().to_pybytes()))
+                    splitters.append(SplitterReport.unpacked(value.as_buffer().to_pybytes()))
                 else:
                     found.append((edge, part, seq, group, unpack(value.as_buffer())))
         found.sort(key=lambda block: block[:4])
@@ -211,14 +224,14 @@ class _Worker:
             port = self.task.edges[edge].port
             for each in mine if group == ALL else [group]:
                 blocks[each, port].append((edge, seq, block))
-        marks.sort(key=lambda mark: (mark["edge"], mark["splitter"]))
-        return blocks, marks
+        splitters.sort(key=lambda each: (each.edge, each.splitter))
+        return blocks, tuple(splitters)
 
-    def _watermark(self, marks: Sequence[Mapping[str, Any]]) -> int | None:
+    def _watermark(self, splitters: Sequence[SplitterReport]) -> int | None:
         """The least over the inputs that are not idle, and never less than before. All workers find the same."""
         reached: list[int | None] = []
         for number, edge in enumerate(self.task.edges):
-            seen = [mark["max_t"] for mark in marks if mark["edge"] == number and mark["max_t"] is not None]
+            seen = [each.max_t for each in splitters if each.edge == number and each.max_t is not None]
             if seen or not edge.idle:
                 reached.append(edge.watermark_after(max(seen, default=None)))
         before = self.task.watermark
@@ -250,7 +263,7 @@ class _Worker:
             opening = time.perf_counter()
             state, operator = groups.open(group)
             state.begin()
-            operator.decisions = task.decisions
+            operator.decisions = task.settings
             operator.metrics = Counter()
             for repair in groups.repairs(group):
                 operator.on_set_back(repair.watermark, repair.starts)
@@ -263,7 +276,7 @@ class _Worker:
             ran = time.perf_counter()
             self.measured.query_seconds += ran - began
             self.measured.group_seconds.append((group, ran - began))
-            self.measured.metrics += operator.metrics
+            self.metrics += operator.metrics
             if task.since is None and (task.epoch + group) % task.snapshot_every == task.snapshot_every - 1:
                 task.store.write_snapshot(task.epoch, group, state)
                 self.snapshots[group] = task.epoch
@@ -307,9 +320,9 @@ class _Worker:
         nothing = pa.nulls(emitted.num_rows, pa.string())
         return pa.RecordBatch.from_arrays([*emitted.columns, nothing], names=[*emitted.schema.names, REPORT])
 
-    def _report(self, report: Mapping[str, Any]) -> pa.RecordBatch:
+    def _row_of(self, report: WorkerReport) -> pa.RecordBatch:
         beside = self.task.yields or pa.schema([])
-        columns = [*(pa.nulls(1, kind) for kind in beside.types), pa.array([json.dumps(report)])]
+        columns = [*(pa.nulls(1, kind) for kind in beside.types), pa.array([to_text(report)])]
         return pa.RecordBatch.from_arrays(columns, names=[*beside.names, REPORT])
 
 

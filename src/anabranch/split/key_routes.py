@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from anabranch.io.blocks import micros_of
-from anabranch.keys.census import Placed
+from anabranch.keys.census import KeyCounter
 from anabranch.keys.hashing import hash_keys
 from anabranch.keys.partitioner import HeavyKeys, Partitioner
 from anabranch.keys.policy import Partitioning
@@ -57,12 +57,12 @@ class KeyRoute(Route):
     """tell what was placed: where no later stage can count"""
     part: int | None = None
     """the splitter; None: not begun"""
-    placed: Placed = field(default_factory=Placed, repr=False, compare=False)
+    counter: KeyCounter = field(default_factory=KeyCounter, repr=False, compare=False)
     state: dict[int, Partitioner] = field(default_factory=dict, repr=False, compare=False)
     """the partitioner, by the number of workers"""
 
     def begun(self, part: int) -> Route:
-        return replace(self, part=part, state={}, placed=Placed())
+        return replace(self, part=part, state={}, counter=KeyCounter())
 
     def __call__(self, window: pa.RecordBatch, groups: int) -> tuple[NDArray[Any], None, pa.RecordBatch]:
         if groups not in self.state:
@@ -94,10 +94,10 @@ class KeyRoute(Route):
         begins = np.flatnonzero(np.append(True, np.diff(mixed[order]) != 0))
         tuples = np.diff(np.append(begins, len(order)))
         some = order[begins]
-        self.placed.add(windows[some], workers[some].astype(np.int64), hashes[some], tuples)
+        self.counter.add(windows[some], workers[some].astype(np.int64), hashes[some], tuples)
 
     def ended(self, census: Census) -> None:
-        census.placed.pieces += self.placed.pieces
+        census.keys.pieces += self.counter.pieces
 
 
 @dataclass(frozen=True)
@@ -117,5 +117,5 @@ class PlacedGate(PaneGate):
         window = super().__call__(window, census)
         windows = self.stretch.of(window.column(self.pane).to_numpy())
         workers = window.column(self.part).to_numpy() % self.workers
-        census.placed.add(windows, workers, window.column(self.hashed).to_numpy(), window.column(self.rows).to_numpy())
+        census.keys.add(windows, workers, window.column(self.hashed).to_numpy(), window.column(self.rows).to_numpy())
         return window.drop_columns([self.hashed])

@@ -16,11 +16,10 @@ exchange delivered them in.
 
 from __future__ import annotations
 
-import json
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -33,8 +32,9 @@ from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 from anabranch._worker_gc import keep_what_is_loaded
 from anabranch.errors import OperatorError
 from anabranch.io.blocks import micros_of, one_batch, pack_in_parts, payloads, referenced
-from anabranch.keys.census import Placed
+from anabranch.keys.census import KeyCounter
 from anabranch.spark.arrow import arrow_schema
+from anabranch.split.report import SplitterReport
 
 PACKED_SCHEMA = StructType(
     [*(StructField(name, IntegerType()) for name in ("worker", "grp", "edge", "part", "seq")),
@@ -68,7 +68,7 @@ class Census:
     late: int = 0
     bad: int = 0
     max_t: int | None = None
-    placed: Placed = field(default_factory=Placed)
+    keys: KeyCounter = field(default_factory=KeyCounter)
 
     def see(self, max_t: Any) -> None:
         if max_t is not None:
@@ -375,9 +375,8 @@ class Splitter:
         return _rows([(worker, group) for worker, group, _ in pieces], self.edge, part, seq, blocks)
 
     def _marks(self, part: int, census: Census, measures: _Measures) -> pa.RecordBatch:
-        mark = {"splitter": part, "edge": self.edge, **vars(census), "placed": None}
-        more = {**vars(measures), "placed": census.placed.as_json()}
-        short, full = json.dumps(mark).encode(), json.dumps({**mark, **more}).encode()
+        seen = SplitterReport(part, self.edge, census.rows, census.late, census.bad, census.max_t)
+        full, short = replace(seen, keys=census.keys.census(), **vars(measures)).packed(), seen.packed()
         blocks = [[pa.py_buffer(full if worker == 0 else short)] for worker in range(self.workers)]
         return _rows([(worker, MARK) for worker in range(self.workers)], self.edge, part, 0, blocks)
 

@@ -1,12 +1,14 @@
 """The ledger: what was decided for each epoch, written before it runs, and what came of it, written after.
 
-`{epoch}.plan` holds decisions that can change a result; a replay after a crash reads them and decides the same, so a
-plan never changes. `{epoch}.done` says that the epoch was published; `publishing` has the epoch whose results went to
-the sinks last, or were about to. `{epoch}.repair`, if there is one, says what `anabranch repair` changed after it. All
-are JSON: tuples come back as lists, and keys as text.
+| file | content |
+|---|---|
+| `{epoch}.plan` | the `EpochDecision`. A replay after a crash follows it, so it never changes |
+| `{epoch}.done` | the `EpochOutcome`: the epoch was published |
+| `publishing` | the epoch whose results went to the sinks last, or were about to |
+| `{epoch}.repair` | what `anabranch repair` changed after the epoch |
+| `{epoch}.void` | the decision does not count (`store.voiding`); the next one is `{epoch}.plan-1`, and so on |
 
-`{epoch}.void` says that a plan does not count (`runtime.voiding`). The plan stays where it is; the one decided instead
-is `{epoch}.plan-1`, which `{epoch}.void-1` would void, and so on.
+All are JSON; `store.records` has their types.
 """
 
 from __future__ import annotations
@@ -21,72 +23,80 @@ from typing import Any
 
 from anabranch.errors import CheckpointError, InvalidArgumentError, StateError
 from anabranch.io.folder import FORMAT, Folder
+from anabranch.store.records import EpochDecision, EpochOutcome, UnreadableRecord
 
 _IDENTITY = "query.json"
 _PUBLISHING = "publishing"
-MARKED = "publishing_is_marked"
-"""In a plan: the release that decided it writes `publishing`. Without it nothing says whether sinks have the epoch."""
 
 
 class Ledger:
-    """Plans and outcomes of a query's epochs; one writer, the driver. Makes its folder when it is opened."""
+    """Decisions and outcomes of a query's epochs; one writer, the driver. Makes its folder when it is opened."""
 
     def __init__(self, folder: Folder, query: str) -> None:
         self._folder = folder
         self._query = query
         self._forgotten: int | None = None  # all epochs below are gone; None: not looked yet
-        self._voids: Counter[int] | None = None  # voided plans of each epoch; None: not looked yet
+        self._voids: Counter[int] | None = None  # voided decisions of each epoch; None: not looked yet
         folder.create()
 
-    def plan(self, epoch: int) -> dict[str, Any] | None:
-        """The decisions for an epoch; None where there are none, or they are void."""
+    def decision(self, epoch: int) -> EpochDecision | None:
+        """The decision for an epoch; None where there is none, or it is void."""
+        known = self.decision_json(epoch)
+        if known is None:
+            return None
+        try:
+            return EpochDecision.read(known)
+        except UnreadableRecord as error:
+            raise unusable(epoch, str(error)) from error
+
+    def decision_json(self, epoch: int) -> dict[str, Any] | None:
+        """The same as it is in the file, which may not be readable as a decision."""
         name = _name(epoch, _attempt("plan", self._voided()[epoch]))
         return self._load(name, "plan") if self._folder.exists(name) else None
 
-    def write_plan(self, epoch: int, decisions: Mapping[str, Any]) -> None:
-        """Write the decisions for an epoch; again the same is fine, others are refused."""
-        text = _json(decisions)
-        there = self.plan(epoch)
+    def write_decision(self, epoch: int, decision: EpochDecision) -> None:
+        """Write the decision for an epoch; again the same is fine, another is refused."""
+        text = _json(decision.to_json())
+        there = self.decision_json(epoch)
         if there is None:
             self._folder.write(_name(epoch, _attempt("plan", self._voided()[epoch])), "plan", text, query=self._query)
         elif _json(there) != text:
             raise StateError(
-                f"epoch {epoch} has a plan already, with other decisions: results that rely on it may be out",
-                hint="read plan(epoch) and follow it when an epoch runs again",
+                f"epoch {epoch} is decided already, and not like this: results that rely on it may be out",
+                hint="read decision(epoch) and follow it when an epoch runs again",
             )
 
-    def void_plan(self, epoch: int, reason: str) -> None:
-        """Write that the plan of an epoch does not count: the next `plan` has none, and another can be written."""
+    def void_decision(self, epoch: int, reason: str) -> None:
+        """Write that the decision for an epoch does not count: another can be written."""
         number = self._voided()[epoch]
-        if self.plan(epoch) is None or self.done(epoch) is not None:
+        if self.decision_json(epoch) is None or self.outcome(epoch) is not None:
             raise StateError(
-                f"epoch {epoch} has no plan that could be void: it is published, or was never decided",
-                hint="only the decisions of an epoch that was not published can be made anew",
+                f"epoch {epoch} has no decision that could be void: it is published, or was never decided",
+                hint="only the decision for an epoch that was not published can be made anew",
             )
         self._folder.write(_name(epoch, _attempt("void", number)), "void", _json({"reason": reason}), query=self._query)
         self._voids = None
 
     def write_publishing(self, epoch: int) -> None:
-        """Write that the results of an epoch go to the sinks from here on: nobody may decide it anew."""
+        """Write that the results of an epoch go to the sinks from here on: it cannot be decided anew."""
         self._folder.write(_PUBLISHING, "publishing", _json({"epoch": epoch}), query=self._query)
 
     def publishing(self) -> int | None:
         """The last epoch whose results went to the sinks, in whole or in part; None before the first."""
         return int(self._load(_PUBLISHING, "publishing")["epoch"]) if self._folder.exists(_PUBLISHING) else None
 
-    def done(self, epoch: int) -> dict[str, Any] | None:
-        """The outcome of an epoch that was published."""
-        name = _name(epoch, "done")
-        return self._load(name, "done") if self._folder.exists(name) else None
+    def outcome(self, epoch: int) -> EpochOutcome | None:
+        """What came of an epoch that was published; None if it was not."""
+        return self._outcome(epoch) if self._folder.exists(_name(epoch, "done")) else None
 
-    def write_done(self, epoch: int, outcome: Mapping[str, Any]) -> None:
+    def write_outcome(self, epoch: int, outcome: EpochOutcome) -> None:
         """Write that an epoch was published."""
-        self._folder.write(_name(epoch, "done"), "done", _json(outcome), query=self._query)
+        self._folder.write(_name(epoch, "done"), "done", _json(outcome.to_json()), query=self._query)
 
-    def last_done(self) -> tuple[int, dict[str, Any]] | None:
+    def last_outcome(self) -> tuple[int, EpochOutcome] | None:
         """The last epoch that was published."""
         epochs = self.epochs("done")
-        return (epochs[-1], self._load(_name(epochs[-1], "done"), "done")) if epochs else None
+        return (epochs[-1], self._outcome(epochs[-1])) if epochs else None
 
     def set_back(self) -> dict[int, int]:
         """Where a repair has set the watermark back: after which epoch, to which time."""
@@ -96,13 +106,13 @@ class Ledger:
         """Write that after this epoch the watermark was set back."""
         self._folder.write(_name(epoch, "repair"), "repair", _json({"watermark": watermark}), query=self._query)
 
-    def history(self, first: int, last: int) -> list[tuple[int, dict[str, Any]]]:
+    def outcomes(self, first: int, last: int) -> list[tuple[int, EpochOutcome]]:
         """The outcomes that are there of the epochs first..last, ascending."""
         wanted = [epoch for epoch in self.epochs("done") if first <= epoch <= last]
-        return [(epoch, self._load(_name(epoch, "done"), "done")) for epoch in wanted]
+        return [(epoch, self._outcome(epoch)) for epoch in wanted]
 
     def forget(self, before: int) -> None:
-        """Remove plans and outcomes of the epochs below `before`."""
+        """Remove decisions and outcomes of the epochs below `before`."""
         if self._forgotten is None:
             old = [epoch for kind in ("plan", "done") for epoch in self.epochs(kind) if epoch < before]
         else:
@@ -114,13 +124,16 @@ class Ledger:
                 self._folder.delete(_name(epoch, kind))
         self._forgotten = max(before, self._forgotten or before)
 
+    def _outcome(self, epoch: int) -> EpochOutcome:
+        return EpochOutcome.from_json(self._load(_name(epoch, "done"), "done"))
+
     def _load(self, name: str, kind: str) -> dict[str, Any]:
         _, payload = self._folder.read(name, kind, self._query)
         loaded: dict[str, Any] = json.loads(payload.to_pybytes())
         return loaded
 
     def _voided(self) -> Counter[int]:
-        """How many plans of each epoch are void. Looked up once: plans are made void while no query runs."""
+        """How many decisions of each epoch are void. Looked up once: they are made void while no query runs."""
         if self._voids is None:
             names = [name.split(".") for name in self._folder.files()]
             self._voids = Counter(int(name) for name, *kind in names if kind and kind[0].split("-")[0] == "void")
@@ -130,6 +143,15 @@ class Ledger:
         """The epochs that have an entry of a kind: "plan", "done" or "repair"; ascending."""
         found = (re.fullmatch(rf"(\d+)\.{kind}(-\d+)?", name) for name in self._folder.files())
         return sorted({int(each[1]) for each in found if each})
+
+
+def unusable(epoch: int, fault: str) -> CheckpointError:
+    """The error for a decision of the ledger that cannot be carried out; the epoch was not completed."""
+    return CheckpointError(
+        f"the ledger has a decision for epoch {epoch} that cannot be carried out: {fault}",
+        hint="start the query as it was when it was decided, with the same release; or void the decision with "
+        "`anabranch repair CHECKPOINT --void-decision`: the epoch is then decided anew",
+    )
 
 
 def open_checkpoint(folder: Folder, query: str, description: Sequence[str]) -> str:

@@ -27,7 +27,8 @@ from anabranch.io.folder import Folder
 from anabranch.io.sinks.base import FileSink
 from anabranch.store.checkpoint_lock import CheckpointLock
 from anabranch.store.epoch_store import EpochStore
-from anabranch.store.ledger import MARKED, Ledger, identity_of
+from anabranch.store.ledger import Ledger, identity_of
+from anabranch.store.records import MARKED
 from anabranch.store.voiding import void_decision
 from anabranch.text import moment
 
@@ -115,15 +116,15 @@ class CheckpointRepair:
         epochs = self.ledger.epochs("done")
         for epoch in reversed(epochs):
             try:
-                self.ledger.done(epoch)
+                self.ledger.outcome(epoch)
             except StateError:
                 torn.append(f"{epoch:012d}.done")
             else:
                 done = epoch
                 break
         planned = tuple(epoch for epoch in self.ledger.epochs("plan") if done is None or epoch > done)
-        outcome = None if done is None else self.ledger.done(done)
-        marks = {name: each["watermark"] for name, each in (outcome or {"operators": {}})["operators"].items()}
+        outcome = None if done is None else self.ledger.outcome(done)
+        marks = {} if outcome is None else {name: each.watermark for name, each in outcome.operators.items()}
         return Condition(
             done,
             tuple(torn),
@@ -254,10 +255,10 @@ class CheckpointRepair:
         before: dict[str, int] = {}
         found, now = None, round(time.time() * 1e6)
         for epoch in epochs:
-            outcome = self.ledger.done(epoch)
+            outcome = self.ledger.outcome(epoch)
             assert outcome is not None
-            for name, each in outcome["operators"].items():
-                mark = each["watermark"]
+            for name, each in outcome.operators.items():
+                mark = each.watermark
                 if mark is not None and mark - before.get(name, now) > JUMP:
                     found = epoch
                 if mark is not None:
@@ -266,16 +267,15 @@ class CheckpointRepair:
 
     def _check_restorable(self, done: int) -> None:
         """Refuse to go back where the state of then cannot be rebuilt any more."""
-        outcome = self.ledger.done(done)
+        outcome = self.ledger.outcome(done)
         assert outcome is not None
         missing = []
-        for name, known in outcome["operators"].items():
+        for name, known in outcome.operators.items():
             store = EpochStore(self.own.sub("state"), self.query, name)
-            behind = {int(group): each[0] for group, each in known.get("waiting", {}).items()}
-            for group in known["active"]:
-                reached = behind.get(group, done)
-                at = None if "since" in known else store.snapshot_before(group, reached)
-                first = known["since"] if "since" in known else 0 if at is None else at + 1
+            for group in sorted(known.active):
+                reached, _ = known.waiting.get(group, (done, 0))
+                at = None if known.since is not None else store.snapshot_before(group, reached)
+                first = known.since if known.since is not None else 0 if at is None else at + 1
                 missing += [
                     f"{name}, epoch {e}" for e in range(first, done + 1) if not self._logged(store, name, e, group)
                 ]
@@ -287,23 +287,25 @@ class CheckpointRepair:
 
     def _logged(self, store: EpochStore, name: str, epoch: int, group: int) -> bool:
         """Whether what a group got in an epoch is still there, if it got anything."""
-        plan, outcome = self.ledger.plan(epoch), self.ledger.done(epoch)
-        if plan is None or outcome is None:
+        decision, outcome = self.ledger.decision(epoch), self.ledger.outcome(epoch)
+        if decision is None or outcome is None:
             return False
-        if group not in outcome["operators"][name]["block_groups"]:
+        if group not in outcome.operators[name].block_groups:
             return True
-        return store.has_blocks(epoch, plan["operators"][name]["routing"][group])
+        return store.has_blocks(epoch, decision.operators[name].routing[group])
 
     def _unpublished(self, done: int, again: int) -> bool:
         """Whether the ledger says that no sink was given anything after epoch `again`."""
-        plan = self.ledger.plan(again) or self.ledger.plan(done) or {}
         published = self.ledger.publishing()
-        return bool(plan.get(MARKED)) and published is not None and published <= again
+        return bool(self._decided(done, again).get(MARKED)) and published is not None and published <= again
+
+    def _decided(self, done: int, again: int) -> dict[str, Any]:
+        """The decision for the last epoch that stays, as JSON: it may be one that this release cannot carry out."""
+        return self.ledger.decision_json(again) or self.ledger.decision_json(done) or {}
 
     def _check_sinks(self, done: int, again: int, last: int) -> None:
         """Epochs after `again` will have other rows under the same number: a sink that has them would lose these."""
-        plan = self.ledger.plan(again) or self.ledger.plan(done)
-        places: dict[str, dict[str, Any]] = (plan or {}).get("sinks", {})
+        places: dict[str, dict[str, Any]] = self._decided(done, again).get("sinks", {})
         there, unknown = [], [] if places else ["the sinks of this query"]
         for output, place in places.items():
             if place["sink"] == "FileSink":

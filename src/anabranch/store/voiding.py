@@ -25,7 +25,8 @@ from anabranch.errors import CheckpointError
 from anabranch.io.folder import Folder
 from anabranch.store.checkpoint import Checkpoint
 from anabranch.store.epoch_store import EpochStore
-from anabranch.store.ledger import MARKED, identity_of
+from anabranch.store.ledger import identity_of
+from anabranch.store.records import MARKED
 
 
 @dataclass(frozen=True)
@@ -33,14 +34,14 @@ class Voided:
     """A decision that does not count any more."""
 
     epoch: int
-    plan: Mapping[str, Any]
+    decision: Mapping[str, Any]
     """what was decided"""
 
     def describe(self) -> str:
         """For people."""
         return (
             f"the decisions for epoch {self.epoch} are void; it is decided anew at the next start, over the same rows. "
-            f"They were: {json.dumps(self.plan)}"
+            f"They were: {json.dumps(self.decision)}"
         )
 
 
@@ -54,10 +55,10 @@ def void_decision(
     """
     query = Checkpoint(checkpoint, identity_of(checkpoint))
     ledger = query.ledger()
-    last = ledger.last_done()
+    last = ledger.last_outcome()
     epoch = 0 if last is None else last[0] + 1
-    plan = ledger.plan(epoch)
-    if plan is None:
+    decision = ledger.decision_json(epoch)
+    if decision is None:
         raise CheckpointError(
             f"nothing is decided in {checkpoint} for an epoch that is not published: the next one is {epoch}",
             hint="start the query; there is no decision in its way",
@@ -68,7 +69,7 @@ def void_decision(
             "anew, the epoch would have other results under the same number, and the sinks would keep the old ones",
             hint="start the query as it was, with the same release: it completes the epoch as it was decided",
         )
-    if not plan.get(MARKED) and not checked_sinks:
+    if not decision.get(MARKED) and not checked_sinks:
         raise CheckpointError(
             f"the ledger of {checkpoint} does not say whether epoch {epoch} is at the sinks: the release that decided "
             "it did not write that down",
@@ -76,11 +77,11 @@ def void_decision(
             "they were checked, and try again",
         )
     if dry_run:
-        return Voided(epoch, plan)
+        return Voided(epoch, decision)
     # First what the attempts left. Should this end in between, the plan still counts, and the epoch writes it again.
     for node in query.state.folders():
         EpochStore(query.state, query.query, node).forget_epoch(epoch)
     for side in query.side.folders():
         query.side.sub(side, f"epoch={epoch}").remove()
-    ledger.void_plan(epoch, reason)
-    return Voided(epoch, plan)
+    ledger.void_decision(epoch, reason)
+    return Voided(epoch, decision)

@@ -13,13 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.control.base import HEAVY, KeyPlacement
-from anabranch.keys.census import HEAVY_KEYS, MOST_WINDOWS, Placed, heaviest_of, loads_by_window
+from anabranch.keys.census import HEAVY_KEYS, MOST_WINDOWS, KeyCensus, KeyCounter, heaviest_of, loads_by_window
 from anabranch.keys.hashing import hash_keys
 from anabranch.keys.metrics import loads_of
 from anabranch.keys.partitioner import HeavyKeys, Partitioner
 from anabranch.keys.policy import PAPER, Partitioning
 from anabranch.observe.progress import EpochProgress, OperatorProgress, PartitionMeasure
 from anabranch.split.key_routes import KeyRoute, PlacedGate
+from anabranch.split.report import SplitterReport
 from anabranch.split.splitter import MARK, Census, OpenGate, RowReader, Splitter
 from anabranch.windows.ids import Stretch
 
@@ -59,7 +60,7 @@ def test_every_task_begins_anew() -> None:
     rows = block(["a", "a", "a"], [0, 0, 0])
     first, second = plan.begun(0), plan.begun(0)
     assert first(rows, 2)[0].tolist() == second(rows, 2)[0].tolist()
-    assert not plan.state and not plan.placed.pieces
+    assert not plan.state and not plan.counter.pieces
 
 
 @given(
@@ -75,7 +76,7 @@ def test_what_a_splitter_tells_is_what_it_did(rows: list[tuple[str, int]], polic
     splitter = Splitter(0, RowReader(), OpenGate(), route, tuple(range(workers)), workers)
     batches = [block(keys[i : i + 7], times[i : i + 7]) for i in range(0, len(rows), 7)]
     marks = [row for out in splitter(iter(batches)) for row in out.to_pylist() if row["grp"] == MARK]
-    told = [json.loads(row["block"])["placed"] for row in marks]
+    told = [SplitterReport.unpacked(row["block"]).keys for row in marks]
     assert told[0] is not None and all(each is None for each in told[1:])  # once, not once per worker
     hashes, windows = hash_keys([pa.array(keys)]), stretch.of(np.array(times))
     # The splitter gathers its batches into one window before it routes them.
@@ -84,7 +85,7 @@ def test_what_a_splitter_tells_is_what_it_did(rows: list[tuple[str, int]], polic
         mine = windows == window
         expected = loads_of(to[mine], hashes[mine], workers)
         assert (tuple(tuples), tuple(pairs)) == (expected.tuples, expected.keys)
-        assert dict(told[0]["distinct"])[window] == expected.distinct
+        assert dict(told[0].distinct)[window] == expected.distinct
     assert sum(n for _, n in heaviest_of([told[0]])) == len(rows)
 
 
@@ -105,22 +106,22 @@ def test_a_gate_counts_the_panes_that_pass_it() -> None:
     left = gate(panes, census)
     assert left.schema.names == ["pane", "rows", "part"] and left.num_rows == 4
     assert (census.rows, census.late, census.bad) == (19, 5, 4)
-    told = census.placed.as_json()
+    told = census.keys.census()
     assert told is not None
-    assert told["loads"] == [[-1, 0, 4, 1], [0, 0, 1, 1], [0, 1, 5, 2]]
-    assert told["distinct"] == [[-1, 1], [0, 2]] and told["heaviest"] == [[7, 7], [8, 3]]
+    assert told.loads == ((-1, 0, 4, 1), (0, 0, 1, 1), (0, 1, 5, 2))
+    assert told.distinct == ((-1, 1), (0, 2)) and told.heaviest == ((7, 7), (8, 3))
 
 
 def test_only_the_latest_windows_and_the_heaviest_keys_are_told() -> None:
-    placed = Placed()
+    counter = KeyCounter()
     n = 5_000
-    placed.add(np.arange(n) % 40, np.zeros(n, np.int64), np.arange(n), np.arange(n))
-    told = placed.as_json()
+    counter.add(np.arange(n) % 40, np.zeros(n, np.int64), np.arange(n), np.arange(n))
+    told = counter.census()
     assert told is not None
-    assert [row[0] for row in told["loads"]] == list(range(40 - MOST_WINDOWS, 40)) and told[
-        "since"
-    ] == 40 - MOST_WINDOWS
-    assert len(told["heaviest"]) == HEAVY_KEYS and told["heaviest"][0] == [n - 1, n - 1]
+    assert [row[0] for row in told.loads] == list(range(40 - MOST_WINDOWS, 40))
+    assert told.since == 40 - MOST_WINDOWS
+    assert len(told.heaviest) == HEAVY_KEYS and told.heaviest[0] == (n - 1, n - 1)
+    assert KeyCensus.from_json(json.loads(json.dumps(told.to_json()))) == told
     assert len(heaviest_of([told, told])) == HEAVY_KEYS
 
 

@@ -1,9 +1,9 @@
-"""The Spark job of a windowed aggregate in an epoch.
+"""How a windowed aggregate runs in an epoch.
 
     rows ▶ panes (Spark) ▶ splitter ▶ exchange ▶ worker ▶ runs to windows (Spark) ▶ writer
 
 Where a policy places the keys, panes are made in two steps: partition, and partial evaluation on each worker
-(`plan.partition`). A worker's panes then are pieces, as those of several epochs are, and the operator combines them.
+(`plan.partitioned`). A worker's panes then are pieces, as those of several epochs are, and the operator combines them.
 
 The Columns are made once and used in every epoch: each is a dozen calls into the JVM, and all of them together took a
 third of a small epoch.
@@ -11,19 +11,21 @@ third of a small epoch.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from anabranch.control.base import BatchSize, Controller, KeyPlacement, largest_batch
 from anabranch.io.frames import unpacked
 from anabranch.io.parquet import Target
 from anabranch.keys.hashing import key_hash
 from anabranch.keys.policy import Partitioning
+from anabranch.observe.progress import EpochProgress, OperatorProgress
 from anabranch.operators.batch_windows import PANE, ROWS
 from anabranch.operators.numbering import POSITION
 from anabranch.operators.protocol import OperatorFactory
@@ -32,14 +34,23 @@ from anabranch.plan import batch as batch_plan
 from anabranch.plan.panes import WINDOW, lifts, run_columns, state_names, window_settings
 from anabranch.plan.partitioned import PartialPanes
 from anabranch.plan.placement import check_placeable, not_placed, stretch_of
-from anabranch.query.nodes import WindowNode
-from anabranch.runtime.stages import REPORTS, WORKER, Decided, Feed, Writer, group_of, packed_workers, reports
+from anabranch.query.graph import Step
+from anabranch.query.nodes import ONLY, Input, WindowNode
+from anabranch.query.options import holds_no_window_back
+from anabranch.runtime.execution.base import policy_setting
+from anabranch.runtime.execution.stateful import StatefulExecution
+from anabranch.runtime.settings import Settings
+from anabranch.runtime.stages import REPORTS, Decided, Feed, Writer, at_workers, group_of
 from anabranch.runtime.worker import REPORT, EpochTask
 from anabranch.spark.arrow import arrow_schema, map_in_arrow
-from anabranch.spark.columns import changing, floordiv, quoted, up_to
+from anabranch.spark.columns import MICROS, changing, floordiv, quoted, up_to
 from anabranch.split.key_routes import PlacedGate
 from anabranch.split.splitter import PACKED_SCHEMA, ColumnRoute, PaneGate, RowReader, Splitter
+from anabranch.windows import Window
 from anabranch.windows.ids import Stretch, pane_of
+
+if TYPE_CHECKING:
+    from anabranch.runtime.epoch import Epoch
 
 PART = "__ab_part"
 """Which task made a pane of its rows. Workers sort by it: then no exchange changes the order of a pane's pieces."""
@@ -47,23 +58,24 @@ PART = "__ab_part"
 _T, _GROUP, _TIMED, _MAX_T, _HASH = "__ab_t", "__ab_group", "__ab_timed", "__ab_max_t", "__ab_hash"
 
 
-class WindowJob:
-    """A windowed aggregate, made ready to run epoch after epoch."""
+class WindowExecution(StatefulExecution):
+    """A windowed aggregate."""
 
-    def __init__(self, node: WindowNode, workers: int) -> None:
+    def __init__(self, step: Step, node: WindowNode, settings: Settings) -> None:
         query = node.query
         panes = query.panes
-        self.workers = query.partition.workers or workers
-        """V, of the partial evaluation"""
+        self._query = query
+        self._workers = query.partition.workers or settings.most_workers
+        """the workers of the partial evaluation"""
         check_placeable(query)
         asked = query.partition.partitioning is not None
-        self.placing: PartialPanes | None = None
+        self._placing: PartialPanes | None = None
         """partition and partial evaluation by a policy; None: Spark is left alone"""
         self._counts_rows = query.counts_rows
         # Where rows are counted, each key is in one place already.
         if (asked or not_placed(query) is None) and not query.counts_rows:
             python = query.python_states is not None
-            self.placing = PartialPanes(query, _T, self.workers, in_python=python, counted=(_TIMED, _MAX_T, PART))
+            self._placing = PartialPanes(query, _T, self._workers, in_python=python, counted=(_TIMED, _MAX_T, PART))
         self._splitters = query.partition.splitters
         self._keys = tuple(f"__ab_k{i}" for i in range(len(query.keys)))
         keys = [quoted(key).alias(name) for key, name in zip(query.keys, self._keys, strict=True)]
@@ -81,9 +93,9 @@ class WindowJob:
             self._travelling = (*self._travelling, OPEN)
         group = group_of([F.col(name) for name in self._keys], node.groups).alias(_GROUP)
         self._selected = [*map(F.col, (*self._travelling, _TIMED, _MAX_T)), group]
-        if self.placing is not None:
+        if self._placing is not None:
             self._selected.append(key_hash([F.col(name) for name in self._keys]).alias(_HASH))
-            types, folds = self.placing.states, self.placing.folds
+            types, folds = self._placing.states, self._placing.folds
             stretch = stretch_of(query)
             self._stretch: Stretch | None = Stretch(stretch.size // panes.size)
         else:
@@ -91,39 +103,73 @@ class WindowJob:
             types = empty.groupBy(*keys, F.lit(0).cast("bigint").alias(PANE)).agg(*lifts(query)).schema
             folds = [state.fold for state in query.states]
             self._stretch = None
-        settings, runs = window_settings(query, folds, [types[name] for name in self._keys], types)
-        settings = replace(settings, stretch=self._stretch)
+        window, runs = window_settings(query, folds, [types[name] for name in self._keys], types)
+        window = replace(window, stretch=self._stretch)
         self._runs = StructType([*runs.fields, *REPORTS.fields])
         self._names = [*query.keys, *self._runs.names[len(self._keys) :]]
         self._exploded, self._lowered = run_columns(query, also=(REPORT,))
-        self.factory: OperatorFactory = partial(WindowOperator, settings)
+        factory: OperatorFactory = partial(WindowOperator, window)
         if query.counts_rows:
-            self.factory = partial(CountWindowOperator, settings, query.rows_per_key)
-        self.yields: pa.Schema = arrow_schema(runs)
-        """of the runs that workers give to Spark"""
-        self.result: pa.Schema = arrow_schema(query.result_like(batch_plan.build).schema)
-        """of the windows"""
+            factory = partial(CountWindowOperator, window, query.rows_per_key)
+        # Where every window must leave in the epoch that completes it, none waits for others of its batch.
+        batch = 1 if holds_no_window_back(step, settings.qos, settings.trigger) else node.batch
+        fixed = {**({} if batch is None else {"batch": batch}), **policy_setting(query.partition)}
+        result = arrow_schema(query.result_like(batch_plan.build).schema)
+        super().__init__(step, node, settings, factory, fixed, {ONLY: result})
+        self.yields = arrow_schema(runs)
 
-    def packed(self, edge: int, feed: Feed, decided: Decided) -> DataFrame:
+    def controllers(self, before: EpochProgress | None = None) -> list[Controller]:
+        found: list[Controller] = []
+        if self._placing is not None:
+            splitters = self._splitters if len(self._inputs) == 1 else None
+            fixed = self.fixed.get("partition")
+            found.append(KeyPlacement(self.step.name, self._workers, splitters, fixed, before))
+        bound = self.settings.qos.latency_seconds
+        # A count window leaves with its last row, and waits for no other.
+        if bound is not None and "batch" not in self.fixed and not self._query.counts_rows:
+            panes = self._query.panes
+            longest = max(panes.in_panes(), key=lambda w: w.size)
+            slowest = max(window.slide for window in panes.windows)
+            largest = largest_batch(slowest / MICROS, bound)
+            at_once = min(self.settings.workers_of(self.groups), self.settings.slots)
+            window = Window(longest.size, longest.slide)
+            found.append(BatchSize(self.step.name, window, at_once, bound, largest=largest))
+        return found
+
+    def explain(self, measured: OperatorProgress | None) -> list[str]:
+        return [fixed_routing(self.groups, self.settings)]
+
+    def order_of(self, each: Input) -> str:
+        return PART
+
+    @property
+    def placement(self) -> tuple[int, Stretch | None]:
+        return self._workers, stretch_of(self._query)
+
+    def packed(self, epoch: Epoch, decided: Decided) -> list[DataFrame]:
+        feeds = (epoch.inputs.feed(self.step, number, count=True) for number in range(len(self._inputs)))
+        return [self._panes(edge, feed, decided) for edge, feed in enumerate(feeds)]
+
+    def _panes(self, edge: int, feed: Feed, decided: Decided) -> DataFrame:
         """Panes, as blocks. Late rows, and those without a time, have no pane id, but are counted."""
         rows = feed.rows if feed.packed is None else unpacked(feed.rows, feed.packed)
         # The numbering has kept late rows out, and positions are no times.
         late = None if self._counts_rows else feed.watermark
         pane = self._pane if late is None else F.when(self._pane_end > changing(late, F.col(_T)), self._pane)
         gate = PaneGate(PANE, ROWS, _TIMED, _MAX_T)
-        if self.placing is not None and self._splitters is not None:
+        if self._placing is not None and self._splitters is not None:
             rows = rows.coalesce(self._splitters)
         # What is too far ahead counts as a row without a time.
         rows = rows.select(F.col("*"), up_to(self._axis, feed.limit).alias(_T), self._part)
-        if self.placing is None:
+        if self._placing is None:
             counted = rows.groupBy(*self._by, pane.alias(PANE)).agg(*self._states)
         else:
             assert self._stretch is not None
             # An epoch that was planned before a policy was asked for, and runs again, has none in its plan.
             policy = decided.partitioning or Partitioning("cam")
-            gate = PlacedGate(PANE, ROWS, _TIMED, _MAX_T, PART, _HASH, self.workers, self._stretch)
-            placed = self.placing.placed(rows, policy, decided.heavy, reorder=feed.order_may_change)
-            counted = self.placing.evaluated(placed, feed.watermark)
+            gate = PlacedGate(PANE, ROWS, _TIMED, _MAX_T, PART, _HASH, self._workers, self._stretch)
+            placed = self._placing.placed(rows, policy, decided.heavy, reorder=feed.order_may_change)
+            counted = self._placing.evaluated(placed, feed.watermark)
         splitter = Splitter(
             edge,
             RowReader(),
@@ -136,16 +182,19 @@ class WindowJob:
         )
         return map_in_arrow(counted.select(*self._selected), splitter, PACKED_SCHEMA)
 
-    def run(
-        self, packed: DataFrame, task: EpochTask, target: Target, disorder: int | None, left_out: Column | None = None
-    ) -> list[dict[str, Any]]:
-        """Workers give runs, Spark makes windows of them, a writer writes. Windows that are `left_out` do not leave."""
-        exchanged = packed.repartitionById(packed_workers(task), WORKER)
-        runs = map_in_arrow(exchanged, task, self._runs).toDF(*self._names)
-        windows = runs.select(*self._exploded)
+    def job(self, packed: DataFrame, task: EpochTask, targets: Mapping[str, Target], epoch: Epoch) -> DataFrame:
+        """Workers give runs, Spark makes windows of them, a writer writes."""
+        windows = at_workers(packed, task, self._runs).toDF(*self._names).select(*self._exploded)
+        left_out = None if epoch.drops is None else epoch.drops.of_results(self.step)
         if left_out is not None:
             windows = windows.where(~left_out)
         windows = windows.select(*self._lowered)
+        disorder = self.settings.qos.disorder
         if disorder is not None:
             windows = windows.repartition(1)
-        return reports(map_in_arrow(windows, Writer(target, disorder, WINDOW), REPORTS))
+        return map_in_arrow(windows, Writer(targets[ONLY], disorder, WINDOW), REPORTS)
+
+
+def fixed_routing(groups: int, settings: Settings) -> str:
+    """The line of `explain()` for groups that do not move."""
+    return f"groups      {groups} on {settings.workers_of(groups)} workers; group g on worker g modulo the workers"

@@ -11,7 +11,7 @@ from pyspark.sql.types import ArrayType, DataType, StringType, StructType
 from anabranch.plan import batch as batch_plan
 from anabranch.plan.panes import WINDOW
 from anabranch.query.graph import Network
-from anabranch.query.nodes import Input, WindowNode
+from anabranch.query.nodes import Input
 from anabranch.query.origins import Origin, Part, Source
 from anabranch.shedding.points import DropPoint
 from anabranch.spark.columns import quoted
@@ -34,7 +34,7 @@ def drops_rows(network: Network, point: DropPoint, reader: str, each: Input) -> 
     origin = each.part.origin
     if point.kind == "operator":
         # Rows of a join or a user operator have no such time: of an old decision there, only results are left out.
-        return reader in point.at and (isinstance(origin, Source) or isinstance(origin.node, WindowNode))
+        return reader in point.at and (isinstance(origin, Source) or origin.node.aggregate is not None)
     # Blocks are dropped where they are unpacked, and so for each reader.
     if point.kind != "source" or not isinstance(origin, Source) or origin.packed is None:
         return False
@@ -46,8 +46,9 @@ def bucket_keys(network: Network, point: DropPoint) -> tuple[str, ...]:
     nodes = [step.node for step in network.steps if step.name in point.domain]
     common: list[str] | None = None
     for node in nodes:
-        assert isinstance(node, WindowNode)
-        keys = [key for key in node.query.keys if _plain(node.query.source.schema[key].dataType)]
+        query = node.aggregate
+        assert query is not None
+        keys = [key for key in query.keys if _plain(query.source.schema[key].dataType)]
         if point.kind != "results":
             for each in node.inputs:
                 keys = [key for key in keys if _carried(each.part, key)]
@@ -78,8 +79,8 @@ def _shape(origin: Origin) -> DataFrame:
     if isinstance(origin, Source):
         session, packed = origin.frame.sparkSession, origin.packed
         return session.createDataFrame([], origin.frame.schema if packed is None else from_arrow_schema(packed.schema))
-    assert isinstance(origin.node, WindowNode)
-    return origin.node.query.result_like(batch_plan.build)
+    assert origin.node.aggregate is not None
+    return origin.node.aggregate.result_like(batch_plan.build)
 
 
 def _plain(kind: DataType) -> bool:
@@ -92,8 +93,10 @@ def _carried(part: Part, key: str) -> bool:
     origin = part.origin
     if isinstance(origin, Source) and origin.packed is not None:
         return not part.steps and key in origin.packed.schema.names
-    if not isinstance(origin, Source) and not (isinstance(origin.node, WindowNode) and key in origin.node.query.keys):
-        return False
+    if not isinstance(origin, Source):
+        query = origin.node.aggregate
+        if query is None or key not in query.keys:
+            return False
     shape = _shape(origin)
     try:
         rows = part.apply(shape)

@@ -8,24 +8,25 @@ from typing import Any
 from anabranch.control.shed import HEADROOM
 from anabranch.observe.progress import EpochProgress
 from anabranch.query.settings import QoS
-from anabranch.runtime.shedding.planner import Shedder
+from anabranch.runtime.shedding.planner import DropPlanner
 from anabranch.shedding.points import DropPoint
 from anabranch.shedding.windrop import most
+from anabranch.store.records import DropPlan
 from anabranch.windows import describe
 
 
 def explain_drops(
-    shedder: Shedder | None, qos: QoS, plan: Mapping[str, Any] | None = None, progress: EpochProgress | None = None
+    planner: DropPlanner | None, qos: QoS, plan: DropPlan | None = None, progress: EpochProgress | None = None
 ) -> list[str]:
     """The lines; `plan` is the drop plan of the last epoch, None before the first."""
-    if shedder is None:
+    if planner is None:
         return ["nothing is ever dropped: no QoS(max_gap=...) above 0"]
-    if shedder.halts:
+    if planner.halts:
         return [f"nothing is dropped; the query stops with an error when results take longer than {qos.max_latency}"]
-    decisions = (plan or {}).get("decisions", {})
+    decisions = {} if plan is None else plan.decisions
     lines = [_when(qos), *_now(decisions, progress), "points      earliest first:"]
-    lines += [f"  {line}" for point in shedder.points for line in _point(shedder, point, decisions)]
-    ways = [" and ".join(point.name for point in cut) for cut in shedder.cuts]
+    lines += [f"  {line}" for point in planner.points for line in _point(planner, point, decisions)]
+    ways = [" and ".join(point.name for point in cut) for cut in planner.cuts]
     lines.append(f"ways        {'; or '.join(ways)}: the one that delivers most by the measured costs")
     return lines
 
@@ -51,7 +52,7 @@ def _now(decisions: Mapping[str, Any], progress: EpochProgress | None) -> list[s
     return lines
 
 
-def _point(shedder: Shedder, point: DropPoint, decisions: Mapping[str, Any]) -> list[str]:
+def _point(planner: DropPlanner, point: DropPoint, decisions: Mapping[str, Any]) -> list[str]:
     if point.refused is not None:
         return [f"{point.name}: not here, {point.refused}"]
     in_force = "  <- in use" if decisions.get("p", {}).get(point.name) else ""
@@ -63,11 +64,11 @@ def _point(shedder: Shedder, point: DropPoint, decisions: Mapping[str, Any]) -> 
     spared = decisions.get("spare", {}).get(point.name)
     if spared is not None:
         lines.append(f"  measured: dropping all of it would spare {spared:.0%} of the work with rows")
-    keys = shedder.keys.get(point.name, ())
+    keys = planner.keys.get(point.name, ())
     if point.counted:
         lines.append("  rows are counted first; each key has its own coins")
-    elif shedder.buckets(point) > 1:
-        lines.append(f"  coins for {shedder.buckets(point)} buckets of {', '.join(keys)}: load stays even")
+    elif planner.buckets(point) > 1:
+        lines.append(f"  coins for {planner.buckets(point)} buckets of {', '.join(keys)}: load stays even")
     else:
         lines.append("  one coin for all rows: load comes and goes by batches")
     return lines

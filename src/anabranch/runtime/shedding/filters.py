@@ -1,7 +1,7 @@
 """What the drop plan of one epoch leaves out: rows before anything is done to them, and results that are not whole.
 
-Rows are counted where they are dropped (`runtime.counted`), with their latest time: the watermark moves on even if all
-rows of an epoch are shed, from the next epoch on.
+Rows are counted where they are dropped (`runtime.shedding.counters`), with their latest time: from the next epoch on
+the watermark moves even if all rows of an epoch are shed.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from anabranch.observe.progress import DropProgress, OperatorProgress
 from anabranch.operators.batch_windows import FIRST, SPEC
 from anabranch.operators.numbering import WINDOWS_KEPT, WINDOWS_SHED
 from anabranch.query.graph import Network, Step
-from anabranch.query.nodes import Input, WindowNode
+from anabranch.query.nodes import Input
 from anabranch.query.origins import Source
 from anabranch.runtime.shedding.columns import drops_rows, source_name, time_at
 from anabranch.runtime.shedding.counters import Seen
-from anabranch.runtime.shedding.planner import Shedder, state_of
+from anabranch.runtime.shedding.planner import DropPlanner
 from anabranch.shedding.lookup import Lookup, TupleFilter, dropped_windows
 from anabranch.shedding.points import DropPoint
 from anabranch.spark.columns import quoted
+from anabranch.store.records import DropPlan
 from anabranch.windows import Window
 
 REPORT_SCHEMA = pa.schema(
@@ -69,13 +70,14 @@ class CountedWindows:
 class EpochDrops:
     """The drop plan of one epoch, at work."""
 
-    def __init__(self, shedder: Shedder, network: Network, plan: Mapping[str, Any]) -> None:
+    def __init__(self, planner: DropPlanner, network: Network, plan: DropPlan) -> None:
         self._network = network
-        self._plan = plan["points"]
-        self._keys = shedder.keys
-        self._points = [shedder.named[name] for name in self._plan]
+        self._plan = plan.points
+        self._keys = planner.keys
+        self._points = [planner.named[name] for name in self._plan]
         self._timed = [point for point in self._points if not point.counted]
-        self._states = {point.name: state_of(self._plan[point.name]) for point in self._timed}
+        states = {point.name: self._plan[point.name].state for point in self._timed}
+        self._states = {name: state for name, state in states.items() if state is not None}
 
     def of_source(self, source: Source) -> Column | None:
         """Which rows of a source are dropped for all that read it."""
@@ -97,11 +99,11 @@ class EpochDrops:
 
     def of_results(self, step: Step) -> Column | None:
         """Which windows do not leave an operator; over the columns SPEC and FIRST (the window id), and the keys."""
-        node, found = step.node, []
-        if not isinstance(node, WindowNode):
+        query, found = step.node.aggregate, []
+        if query is None:
             return None
         for point in self._timed:
-            for spec, window in enumerate(node.query.panes.windows if step.name in point.domain else ()):
+            for spec, window in enumerate(query.panes.windows if step.name in point.domain else ()):
                 ranges = dropped_windows(self._states[point.name], point.emits[step.name][spec], window)
                 lookup = Lookup.of(ranges)
                 if lookup is not None:
@@ -121,36 +123,36 @@ class EpochDrops:
         counted: Mapping[str, Sequence[CountedWindows]],
         before: Mapping[str, Sequence[int]],
         epoch: int,
-    ) -> tuple[pa.Table, dict[str, list[int]]]:
+    ) -> tuple[pa.Table, dict[str, tuple[int, int]]]:
         """The windows whose time was over in this epoch and that were dropped; and how many of each point so far.
 
         `marks`: the watermark of each operator before and after; `counted`: for points of count windows, what the
         operators say that count; `before`: windows and dropped ones of each point, up to here.
         """
-        counts: dict[str, list[int]] = {}
+        counts: dict[str, tuple[int, int]] = {}
         tables = [REPORT_SCHEMA.empty_table()]
         for point in self._points:
             found = self._counted(point, counted[point.name]) if point.counted else self._over(point, marks)
             windows, missing = found
             before_windows, before_dropped = before.get(point.name, (0, 0))
             dropped = before_dropped + (pc.sum(missing["windows"]).as_py() or 0)
-            counts[point.name] = [max(before_windows + windows, dropped), dropped]
+            counts[point.name] = max(before_windows + windows, dropped), dropped
             share = 1.0 - dropped / counts[point.name][0] if dropped else 1.0
             entry = self._plan[point.name]
-            told = {"point": point.name, "p": entry["p"], "cause": entry["cause"], "at_epoch": epoch}
-            tables.append(_filled(missing, {**told, "delivered_share": share}))
+            same = {"point": point.name, "p": entry.p, "cause": entry.cause, "at_epoch": epoch}
+            tables.append(_filled(missing, {**same, "delivered_share": share}))
         return pa.concat_tables(tables), counts
 
     def _over(self, point: DropPoint, marks: Mapping[str, tuple[int | None, int | None]]) -> tuple[int, pa.Table]:
         """How many windows of a point were over in this epoch, and the ranges of those that were dropped."""
         state, windows, missing = self._states[point.name], 0, []
         for output in point.outputs:
-            node = next(step.node for step in self._network.steps if step.name == output)
+            query = next(step.node.aggregate for step in self._network.steps if step.name == output)
             reached, now = marks[output]
             if now is None:
                 continue  # a watermark that is not known yet has passed nothing
-            assert isinstance(node, WindowNode)
-            for window, span in zip(node.query.panes.windows, point.emits[output], strict=True):
+            assert query is not None
+            for window, span in zip(query.panes.windows, point.emits[output], strict=True):
                 # Window j is over when the watermark is at its end.
                 last = (now - window.size - window.origin) // window.slide
                 first = None if reached is None else (reached - window.size - window.origin) // window.slide + 1
@@ -172,17 +174,17 @@ class EpochDrops:
         self, seen: Mapping[str, Seen], counts: Mapping[str, Sequence[int]], before: Mapping[str, Sequence[int]]
     ) -> tuple[DropProgress, ...]:
         """What each point did; `seen` by point, `counts` and `before` as in `report`."""
-        told = []
+        found = []
         for point in self._points:
             entry, came = self._plan[point.name], seen.get(point.name, Seen())
             windows, dropped = counts.get(point.name, (0, 0))
             windows_before, dropped_before = before.get(point.name, (0, 0))
-            told.append(
+            found.append(
                 DropProgress(
                     point.name,
-                    entry["p"],
-                    entry["bound"],
-                    entry["cause"],
+                    entry.p,
+                    entry.bound,
+                    entry.cause,
                     came.rows,
                     came.shed,
                     windows - windows_before,
@@ -190,7 +192,7 @@ class EpochDrops:
                     1.0 - dropped / windows if windows else 1.0,
                 )
             )
-        return tuple(told)
+        return tuple(found)
 
     @property
     def points(self) -> Sequence[DropPoint]:

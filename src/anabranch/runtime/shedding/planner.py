@@ -1,12 +1,11 @@
 """The drop plan of a query: which units each point drops in the next epoch. Made by the driver, kept in the ledger.
 
-    history ──▶ Shed (controller): p per point ──▶ Shedder.plan: units, kept or dropped ──▶ ledger/N
-                                                     ▲
-    where the query stands: latest times, watermarks ┘
+    history ──▶ controller: p per point ──▶ DropPlanner.plan: units, kept or dropped ──▶ ledger/N
+                                                   ▲
+    driver state: latest times, watermarks ────────┘
 
-The plan of an epoch holds all decisions that somebody may still ask for (`shed.windrop.DropState`), so the next one
-follows from it alone, and after a restart it is read and not made. What rows and results it leaves out is in
-`runtime.dropping`.
+The plan of an epoch (`store.records.DropPlan`) holds all drops that are still needed, so the next plan follows from it
+alone; after a restart it is read and not made again. `runtime.shedding.filters` says which rows and results it drops.
 """
 
 from __future__ import annotations
@@ -20,15 +19,16 @@ from anabranch.errors import CheckpointError, InvalidArgumentError, OverloadErro
 from anabranch.observe.progress import EpochProgress
 from anabranch.operators.numbering import SHED
 from anabranch.query.graph import Network, Step
-from anabranch.query.nodes import PositionsNode, WindowNode
 from anabranch.query.origins import Origin, Output, Source
 from anabranch.query.settings import QoS
-from anabranch.runtime.driver_state import Standing
+from anabranch.query.windowed import Query
+from anabranch.runtime.driver_state import DriverState
 from anabranch.runtime.settings import Settings
 from anabranch.runtime.shedding.columns import bucket_keys, source_name, unresolved
 from anabranch.shedding.points import Box, DropPoint, Terms, cuts, drop_points
 from anabranch.shedding.windrop import DropState, Tally
 from anabranch.spark.columns import MICROS, TimeKind
+from anabranch.store.records import DropPlan, PointDrops
 from anabranch.windows.spans import Span
 
 BUCKETS = 64
@@ -40,8 +40,8 @@ AHEAD = 3
 _NEVER = -(1 << 62)
 
 
-class Shedder:
-    """Decides what is dropped. None of it runs where nothing may be dropped: see `shedder_of`."""
+class DropPlanner:
+    """Decides what is dropped. None of it runs where nothing may be dropped: see `planner_of`."""
 
     def __init__(self, network: Network, settings: Settings) -> None:
         qos = settings.qos
@@ -75,7 +75,7 @@ class Shedder:
         delay = max(each.part.origin.delay for each in inputs)
         return (point.span.size + delay) // point.span.slide + 2 * point.bound + 1
 
-    def plan(self, standing: Standing, history: Sequence[EpochProgress], before: Mapping[str, Any]) -> dict[str, Any]:
+    def plan(self, state: DriverState, history: Sequence[EpochProgress], before: DropPlan) -> DropPlan:
         """The drop plan of the next epoch; `before` is that of the last one."""
         fault = self.fault(before)
         if fault is not None:
@@ -84,63 +84,63 @@ class Shedder:
                 hint="start the query as it was until these windows are over, or with a new checkpoint",
             )
         late = self._late(history, before) if self.halts else 0
-        decided = {} if self.halts else self.controller.decide(history, before.get("decisions", {}))
+        decided = {} if self.halts else self.controller.decide(history, before.decisions)
         decisions = {**QUIET, **decided}
-        latest = max((t for t in standing.latest if t is not None), default=None)
-        reached = before.get("latest")
-        advance = 0 if latest is None or reached is None else latest - reached
-        advance = max(advance, int(0.7 * before.get("advance", 0)))
+        latest = max((t for t in state.latest if t is not None), default=None)
+        advance = 0 if latest is None or before.latest is None else latest - before.latest
+        advance = max(advance, int(0.7 * before.advance))
         states: dict[str, DropState] = {}
-        entries: dict[str, Any] = {}
+        points: dict[str, PointDrops] = {}
         in_force = set(decisions["cut"])
         # Points that are no longer used first: the others begin only after what these have dropped.
         for point in sorted(self.points, key=lambda each: each.name in in_force):
-            known = before.get("points", {}).get(point.name)
+            known = before.points.get(point.name)
             p = decisions["p"].get(point.name, 0.0) if point.name in in_force else 0.0
             if known is None and (p == 0 or point.refused is not None):
                 continue
             bound = None if point.name in decisions["shut"] else point.bound
             cause = decisions["cause"] if p else "what was dropped before"
-            entry = {"p": p, "bound": bound, "cause": cause, "units": self._units_of(point)}
+            drops = PointDrops(p, bound, cause, self._units_of(point))
             if point.counted:
                 # Keys that are in the middle of a dropped window go on to drop its rows, and these are counted.
-                entries[point.name] = entry
+                points[point.name] = drops
                 continue
-            state = self._decided(point, standing, known, states, p, bound, advance)
-            if state is None or (state.empty and p == 0):
+            units = self._decided(point, state, None if known is None else known.state, states, p, bound, advance)
+            if units is None or (units.empty and p == 0):
                 continue
-            states[point.name] = state
-            entries[point.name] = {**entry, **_as_json(state)}
-        told = {"late": late} if self.halts else {}
-        return {"decisions": decisions, "latest": latest, "advance": advance, "points": entries, **told}
+            states[point.name] = units
+            points[point.name] = replace(drops, state=units)
+        return DropPlan(decisions, latest, advance, points, late if self.halts else None)
 
-    def fault(self, plan: Mapping[str, Any]) -> str | None:
+    def fault(self, plan: DropPlan) -> str | None:
         """Why a drop plan cannot be carried out, or a later one cannot follow from it; None: they can."""
-        for name, entry in plan.get("points", {}).items():
+        for name, entry in plan.points.items():
             point = self.named.get(name)
             if point is None:
                 return f"windows are dropped at {name!r}, which is not a drop point of this query"
             if not point.emits:
                 return f"windows are dropped at {name}, and cannot be: {point.refused}"
-            if entry["units"] != self._units_of(point):
+            if list(entry.units) != self._units_of(point):
                 return f"windows are dropped at {name} while the query had other outputs, or made its keys otherwise"
-            if not 0 <= entry["p"] <= 1 or (entry["bound"] is not None and entry["bound"] < 0):
-                return f"at {name} a share p of {entry['p']!r} is to be dropped, in gaps of up to {entry['bound']!r}"
+            if not 0 <= entry.p <= 1 or (entry.bound is not None and entry.bound < 0):
+                return f"at {name} a share p of {entry.p!r} is to be dropped, in gaps of up to {entry.bound!r}"
             if point.counted:
                 continue
-            state = state_of(entry)
+            state = entry.state
+            if state is None:
+                return f"windows are dropped at {name}, and the plan does not say which"
             if len(state.dropped) != state.buckets or (state.buckets > 1 and not self.keys[name]):
                 return f"the units dropped at {name} are of {len(state.dropped)} buckets of keys"
         return None
 
-    def counted(self, step: Step, plan: Mapping[str, Any]) -> dict[str, Any]:
-        """The decision about the count windows that an operator counts the rows for; `plan` is that of the epoch."""
-        for name, entry in plan.get("points", {}).items():
+    def counted(self, step: Step, plan: DropPlan) -> dict[str, Any]:
+        """The setting of an operator that counts rows for count windows; `plan` is that of the epoch."""
+        for name, entry in plan.points.items():
             point = self.named[name]
             if point.counted and step.name in self.counting(point):
                 # The operator counts windows, not units.
-                gap = None if entry["bound"] is None else self._gap(point)
-                return {SHED: {"p": entry["p"], "bound": gap, "seed": self._seed(point)}}
+                gap = None if entry.bound is None else self._gap(point)
+                return {SHED: {"p": entry.p, "bound": gap, "seed": self._seed(point)}}
         return {}
 
     def counting(self, point: DropPoint) -> list[str]:
@@ -156,13 +156,13 @@ class Shedder:
     def _gap(self, point: DropPoint) -> int:
         return min(box.terms.max_gap for box in self.boxes if box.name in point.at and box.terms is not None)
 
-    def _late(self, history: Sequence[EpochProgress], before: Mapping[str, Any]) -> int:
+    def _late(self, history: Sequence[EpochProgress], before: DropPlan) -> int:
         """For a query that must not shed: how many epochs in a row were too much; an error if it drowns."""
-        told = self.controller.overloaded(history)
-        late = 0 if told is None else int(before.get("late", 0)) + 1
-        if told is not None and late >= PATIENCE:
+        overload = self.controller.overloaded(history)
+        late = 0 if overload is None else (before.late or 0) + 1
+        if overload is not None and late >= PATIENCE:
             raise OverloadError(
-                f"{told}, {late} epochs in a row. Results would come later and later",
+                f"{overload}, {late} epochs in a row. Results would come later and later",
                 hint="give it more cores or a higher max_latency; or let it drop whole windows: QoS(max_gap=...)",
             )
         return late
@@ -170,24 +170,24 @@ class Shedder:
     def _decided(
         self,
         point: DropPoint,
-        standing: Standing,
-        known: Mapping[str, Any] | None,
+        driver: DriverState,
+        known: DropState | None,
         others: Mapping[str, DropState],
         p: float,
         bound: int | None,
         advance: int,
     ) -> DropState | None:
-        seen = self._seen(point, standing)
+        seen = self._seen(point, driver)
         if seen is None:
             return None
         span, after = point.span, self._after(point, others)
-        opens = max(self._opens(point, standing), after)
+        opens = max(self._opens(point, driver), after)
         unseen = opens if point.kind == "results" else span.first_after(seen)
         if known is not None and point.refused is not None:
             # Of an earlier run, and how far the rows have come here is not known: what was dropped stays dropped.
-            unseen = max([unseen, *(last + 1 for ranges in known["dropped"] for _, last in ranges)])
+            unseen = max([unseen, *(last + 1 for ranges in known.dropped for _, last in ranges)])
         opens = unseen if opens == _NEVER else opens
-        state = DropState.new(opens, self.buckets(point)) if known is None else state_of(known)
+        state = DropState.new(opens, self.buckets(point)) if known is None else known
         if known is None or after > state.unit:
             # How many are missing before, nobody knows, or another point has dropped them: the first one opens.
             state = replace(state, unit=opens, tallies=(Tally(run=point.bound),) * state.buckets)
@@ -196,7 +196,7 @@ class Shedder:
         # The watermark may be years behind a row of another source: what is decided begins with it, and ends somewhere.
         most_units = self._open_units(point) + MOST_UNITS // state.buckets
         through = min(span.first_after(seen + ahead), opens + most_units)
-        needed = self._needed(point, standing)
+        needed = self._needed(point, driver)
         return state.decided(
             opens=opens, unseen=unseen, through=through, p=p, bound=bound, seed=self._seed(point), needed=needed
         )
@@ -209,16 +209,16 @@ class Shedder:
     def _seed(self, point: DropPoint) -> int:
         return self.seed * 1_000_003 + self.points.index(point)
 
-    def _seen(self, point: DropPoint, standing: Standing) -> int | None:
+    def _seen(self, point: DropPoint, driver: DriverState) -> int | None:
         """The latest time of the rows that came to a point."""
         times: list[int | None] = []
         for step in self._readers(point):
             for each in step.node.inputs:
                 origin = each.part.origin
                 if isinstance(origin, Source):
-                    times.append(standing.latest[self.network.index_of(origin)])
+                    times.append(driver.latest[self.network.index_of(origin)])
                 else:
-                    reached = standing.operators[self.network.name_of(origin.node)].watermark
+                    reached = driver.operators[self.network.name_of(origin.node)].watermark
                     times.append(None if reached is None else reached - 1)
         return max((t for t in times if t is not None), default=None)
 
@@ -235,25 +235,25 @@ class Shedder:
             )
         ]
 
-    def _opens(self, point: DropPoint, standing: Standing) -> int:
+    def _opens(self, point: DropPoint, driver: DriverState) -> int:
         """The first unit of which no result has left."""
         units = [_NEVER]
         for name, span in _spans(point, point.outputs):
-            reached = standing.operators[name].watermark
+            reached = driver.operators[name].watermark
             if reached is not None:
                 units.append(-((span.origin + span.lo - reached) // span.slide))
         return max(units)
 
-    def _needed(self, point: DropPoint, standing: Standing) -> int:
+    def _needed(self, point: DropPoint, driver: DriverState) -> int:
         """The first unit that somebody may still ask for."""
         units = []
         for name, span in _spans(point, point.domain):
-            state = standing.operators[name]
-            node = next(step.node for step in self.network.steps if step.name == name)
-            if state.watermark is None or not isinstance(node, WindowNode):
+            state = driver.operators[name]
+            query = next(step.node.aggregate for step in self.network.steps if step.name == name)
+            if state.watermark is None or query is None:
                 return _NEVER
-            # Complete windows may wait for the others of their batch (paper 1).
-            hold = int(state.decisions.get("batch", 1)) * max(window.slide for window in node.query.panes.windows)
+            # Complete windows may wait for the others of their batch.
+            hold = int(state.settings.get("batch", 1)) * max(window.slide for window in query.panes.windows)
             units.append((state.watermark - hold - span.origin - span.hi) // span.slide)
         return min(units, default=_NEVER)
 
@@ -270,7 +270,7 @@ class Shedder:
         return first
 
 
-def shedder_of(network: Network, settings: Settings) -> Shedder | None:
+def planner_of(network: Network, settings: Settings) -> DropPlanner | None:
     """Who decides what is dropped; None where nothing ever is."""
     qos = settings.qos
     gaps = [qos.max_gap, *(step.max_gap for step in network.steps)]
@@ -279,7 +279,7 @@ def shedder_of(network: Network, settings: Settings) -> Shedder | None:
     trigger = settings.trigger_seconds
     if qos.drop_share is None and qos.latency_seconds is None:
         raise InvalidArgumentError(
-            "max_gap without max_latency: nobody could tell when to drop", hint="give QoS(max_latency=..., max_gap=...)"
+            "max_gap needs max_latency: it says when to drop", hint="give QoS(max_latency=..., max_gap=...)"
         )
     if qos.latency_seconds is not None and trigger is not None and trigger >= (1 - HEADROOM) * qos.latency_seconds:
         raise InvalidArgumentError(
@@ -287,14 +287,14 @@ def shedder_of(network: Network, settings: Settings) -> Shedder | None:
             "nearly as long or longer, and dropping helps nothing",
             hint="give a shorter trigger, or a higher max_latency",
         )
-    shedder = Shedder(network, settings)
-    if not shedder.cuts and not shedder.halts:
-        reasons = "; ".join(point.describe() for point in shedder.points)
+    planner = DropPlanner(network, settings)
+    if not planner.cuts and not planner.halts:
+        reasons = "; ".join(point.describe() for point in planner.points)
         raise InvalidArgumentError(
             f"there is no place to drop windows at with drop_at={qos.drop_at!r}: {reasons}",
-            hint=f"{_remains(shedder.points)}; see docs/shedding.md for what can be dropped",
+            hint=f"{_remains(planner.points)}; see docs/shedding.md for what can be dropped",
         )
-    return shedder
+    return planner
 
 
 def _remains(points: Sequence[DropPoint]) -> str:
@@ -305,16 +305,17 @@ def _remains(points: Sequence[DropPoint]) -> str:
 
 
 def boxes_of(network: Network, qos: QoS) -> tuple[Box, ...]:
-    """The network as `plan.drops` sees it."""
+    """The network as `shedding.points` sees it."""
     boxes = []
     for step in network.steps:
         node = step.node
-        if isinstance(node, PositionsNode):
+        if node.numbers_rows:
             continue  # with the count windows that follow, and nothing else does, it is one box
         reads = tuple(dict.fromkeys(name for each in node.inputs for name in _origins(network, each.part.origin)))
-        windows = node.query.panes.windows if isinstance(node, WindowNode) and _exactly_timed(node) else ()
+        query = node.aggregate
+        windows = query.panes.windows if query is not None and _exactly_timed(query) else ()
         gap = step.max_gap if step.max_gap is not None else qos.max_gap or 0
-        counted = isinstance(node, WindowNode) and node.query.counts_rows
+        counted = query is not None and query.counts_rows
         terms = Terms(gap, step.weight) if step.sinks else None
         boxes.append(Box(step.name, windows, reads, terms, counted))
     return tuple(boxes)
@@ -324,15 +325,15 @@ def _origins(network: Network, origin: Origin) -> list[str]:
     """What a box reads: sources and other boxes."""
     if isinstance(origin, Source):
         return [source_name(network, origin)]
-    if isinstance(origin.node, PositionsNode):
+    if origin.node.numbers_rows:
         return [name for each in origin.node.inputs for name in _origins(network, each.part.origin)]
     return [network.name_of(origin.node)]
 
 
-def _exactly_timed(node: WindowNode) -> bool:
+def _exactly_timed(query: Query) -> bool:
     """Whether results have the last microsecond of their window as their time, or one that no window tells from it."""
-    panes = node.query.panes
-    if node.query.time.kind is not TimeKind.SECONDS or node.query.counts_rows:
+    panes = query.panes
+    if query.time.kind is not TimeKind.SECONDS or query.counts_rows:
         return True
     return panes.size % MICROS == 0 and panes.origin % MICROS == 0
 
@@ -361,20 +362,3 @@ def _resolved(network: Network, point: DropPoint) -> DropPoint:
 
 def _spans(point: DropPoint, boxes: Iterable[str]) -> list[tuple[str, Span]]:
     return [(name, span) for name in boxes for span in point.emits[name]]
-
-
-def _as_json(state: DropState) -> dict[str, Any]:
-    return {
-        "unit": state.unit,
-        "tallies": [[tally.run, tally.debt] for tally in state.tallies],
-        "dropped": [[list(each) for each in ranges] for ranges in state.dropped],
-    }
-
-
-def state_of(known: Mapping[str, Any]) -> DropState:
-    return DropState(
-        known["unit"],
-        tuple(Tally(run, debt) for run, debt in known["tallies"]),
-        tuple(tuple((first, last) for first, last in ranges) for ranges in known["dropped"]),
-        known["p"],
-    )

@@ -1,4 +1,4 @@
-"""Shedding from epoch to epoch: what the runner asks before an epoch, and what it tells after it."""
+"""Load shedding from epoch to epoch: the drop plan before an epoch, and what was dropped after it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from anabranch.io.sinks.base import Published
 from anabranch.observe.progress import DropProgress, EpochProgress
 from anabranch.operators.numbering import COUNTED, DROPPED, SHED
 from anabranch.query.graph import Step
-from anabranch.query.nodes import PositionsNode
-from anabranch.runtime.driver_state import Context, Standing
-from anabranch.runtime.epoch import Epoch, Outcome
+from anabranch.runtime.driver_state import Context, DriverState
+from anabranch.runtime.epoch import Epoch
+from anabranch.runtime.execution.base import OperatorResult
 from anabranch.runtime.shedding.counters import Seen
 from anabranch.runtime.shedding.filters import REPORT_SCHEMA, CountedWindows, EpochDrops
-from anabranch.runtime.shedding.planner import Shedder, shedder_of
+from anabranch.runtime.shedding.planner import DropPlanner, planner_of
 from anabranch.shedding.points import DropPoint
+from anabranch.store.records import DropPlan
 
 DROPS = "drops"
 """The folder beside the late and bad rows of operators."""
@@ -30,116 +31,111 @@ class ShedOutcome:
     """What an epoch dropped."""
 
     drops: tuple[DropProgress, ...] = ()
-    counts: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    """windows and dropped ones of each point, since the query first shed there"""
+    counts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """windows and dropped windows of each point, since the query first shed there"""
     arrived: float | None = None
     spared: float = 0.0
 
-    def as_json(self) -> dict[str, Any]:
-        return {"shed": {name: list(each) for name, each in self.counts.items()}} if self.counts else {}
 
+class SheddingSession:
+    """The load shedding of a running query; most queries shed nothing."""
 
-class Shedding:
-    """The shedding of a query: none at all, for most."""
-
-    def __init__(self, context: Context, standing: Standing) -> None:
+    def __init__(self, context: Context, state: DriverState) -> None:
         self._context = context
-        self._standing = standing
-        last = standing.last
-        plan = None if last is None else context.ledger.plan(last)
-        done = None if last is None else context.ledger.done(last)
+        self._state = state
+        last = state.last
+        decision = None if last is None else context.ledger.decision(last)
+        outcome = None if last is None else context.ledger.outcome(last)
+        drops = None if decision is None else decision.drops
         # Units beyond a watermark that ran away count as decided: after a repair all are decided anew.
-        set_back = last in standing.repaired
-        self.before: dict[str, Any] = {} if set_back else (plan or {}).get("shedding", {})
-        self._counts: Mapping[str, Sequence[int]] = (done or {}).get("shed", {})
-        self.shedder = shedder_of(context.network, context.settings)
+        self.before = DropPlan() if drops is None or last in state.repaired else drops
+        self._counts: Mapping[str, tuple[int, int]] = {} if outcome is None else outcome.shed
+        self.planner = planner_of(context.network, context.settings)
         # Where the last run did shed, rows of windows that are still open are gone, and these must not leave now.
-        self.shedder_for(plan or {})
+        self.planner_for(drops)
         report = context.settings.report
         if report is not None:
             report.open(context.session)
 
-    def plan(self, history: Sequence[EpochProgress]) -> dict[str, Any]:
-        """The drop plan of the next epoch, for the ledger."""
-        if self.shedder is None:
-            return {}
-        return {"shedding": self.shedder.plan(self._standing, history, self.before)}
+    def plan(self, history: Sequence[EpochProgress]) -> DropPlan | None:
+        """The drop plan of the next epoch; None where nothing may be dropped."""
+        return None if self.planner is None else self.planner.plan(self._state, history, self.before)
 
-    def decisions(self, step: Step, plan: Mapping[str, Any]) -> dict[str, Any]:
+    def settings(self, step: Step, plan: DropPlan | None) -> dict[str, Any]:
         """What an operator itself must know of a drop plan: one that counts rows for count windows."""
-        return {} if self.shedder is None else self.shedder.counted(step, plan["shedding"])
+        return {} if self.planner is None or plan is None else self.planner.counted(step, plan)
 
-    def shedder_for(self, plan: Mapping[str, Any]) -> Shedder | None:
-        """Who can tell what the plan of an epoch leaves out; None if it leaves out nothing."""
-        if self.shedder is None and plan.get("shedding", {}).get("points"):
-            # Of a run that did shed.
-            self.shedder = Shedder(self._context.network, self._context.settings)
-        return self.shedder
+    def planner_for(self, plan: DropPlan | None) -> DropPlanner | None:
+        """The planner that knows the points of a drop plan; None if the plan drops nothing."""
+        if self.planner is None and plan is not None and plan.points:
+            # The plan comes from a run that could shed.
+            self.planner = DropPlanner(self._context.network, self._context.settings)
+        return self.planner
 
-    def drops(self, plan: Mapping[str, Any]) -> EpochDrops | None:
-        """What the plan of an epoch leaves out; None if nothing."""
-        self.before = plan.get("shedding", {})
-        shedder = self.shedder_for(plan)
-        if shedder is None or not self.before.get("points"):
+    def drops(self, plan: DropPlan | None) -> EpochDrops | None:
+        """What the plan of an epoch drops; None if nothing."""
+        self.before = DropPlan() if plan is None else plan
+        planner = self.planner_for(plan)
+        if planner is None or not self.before.points:
             return None
-        return EpochDrops(shedder, self._context.network, self.before)
+        return EpochDrops(planner, self._context.network, self.before)
 
-    def after(self, run: Epoch, outcomes: Sequence[Outcome]) -> ShedOutcome:
-        """All operators of an epoch have run: tell what was dropped, and keep the list of it."""
+    def after(self, run: Epoch, results: Sequence[OperatorResult]) -> ShedOutcome:
+        """All operators of an epoch have run: say what was dropped, and keep the list of it."""
         drops, before = run.drops, self._counts
         if drops is None:
             self._publish(run, REPORT_SCHEMA.empty_table())
             return ShedOutcome(counts=before)
         steps = self._context.network.steps
         marks = {
-            step.name: (self._standing.operators[step.name].watermark, outcome.watermark)
-            for step, outcome in zip(steps, outcomes, strict=True)
+            step.name: (self._state.operators[step.name].watermark, result.watermark)
+            for step, result in zip(steps, results, strict=True)
         }
-        told_by = {
-            step.name: CountedWindows(outcome.progress, run.staged(step, DROPPED).table())
-            for step, outcome in zip(steps, outcomes, strict=True)
-            if isinstance(step.node, PositionsNode)
+        counted_by = {
+            step.name: CountedWindows(result.progress, run.publisher.staged(step.node, DROPPED).table())
+            for step, result in zip(steps, results, strict=True)
+            if step.node.numbers_rows
         }
-        counted = {point.name: [told_by[name] for name in self._counting(point)] for point in drops.points}
-        report, counts = drops.report(marks, counted, before, run.epoch)
+        counted = {point.name: [counted_by[name] for name in self._counting(point)] for point in drops.points}
+        report, counts = drops.report(marks, counted, before, run.number)
         self._publish(run, report)
         self._counts = {**before, **counts}
         seen = {
-            point.name: _counted(counted[point.name]) if point.counted else run.seen_at(point) for point in drops.points
+            point.name: _counted(counted[point.name]) if point.counted else run.census.seen_at(point)
+            for point in drops.points
         }
-        arrived = sum(run.arrived.get(i, float(count)) for i, count in run.source_rows.items())
-        spares = self.before.get("decisions", {}).get("spare", {})
+        arrived = sum(run.census.arrived.get(i, float(count)) for i, count in run.census.rows.items())
+        spares = self.before.decisions.get("spare", {})
         spared = 0.0
         for point in drops.points:
             came = seen[point.name]
             if point.kind == "source" or point.counted:
                 spared += arrived * came.shed / came.rows if came.rows else 0.0
             else:
-                spared += arrived * self.before["points"][point.name]["p"] * spares.get(point.name, 0.0)
-        told = drops.progress(seen, counts, before)
-        return ShedOutcome(told, self._counts, arrived, min(spared, arrived))
+                spared += arrived * self.before.points[point.name].p * spares.get(point.name, 0.0)
+        return ShedOutcome(drops.progress(seen, counts, before), self._counts, arrived, min(spared, arrived))
 
     def _counting(self, point: DropPoint) -> list[str]:
-        assert self.shedder is not None
-        return self.shedder.counting(point) if point.counted else []
+        assert self.planner is not None
+        return self.planner.counting(point) if point.counted else []
 
     def _publish(self, run: Epoch, report: pa.Table) -> None:
         context = self._context
         if report.num_rows:
             # Straight to where it stays: an epoch that runs again writes the same file again.
-            folder = context.checkpoint.side.sub(DROPS, f"epoch={run.epoch}")
+            folder = context.checkpoint.side.sub(DROPS, f"epoch={run.number}")
             folder.create()
             write_rows(Target(folder, REPORT_SCHEMA), 0, report.to_batches())
         sink = context.settings.report
         if sink is not None:
-            default = context.checkpoint.flow.sub(DROPS, f"epoch={run.epoch}")
-            folder = sink.staging(run.epoch, default)
+            default = context.checkpoint.flow.sub(DROPS, f"epoch={run.number}")
+            folder = sink.staging(run.number, default)
             folder.remove()
             folder.create()
             written = write_rows(Target(folder, REPORT_SCHEMA), 0, report.to_batches())
             sink.publish(
                 Published(
-                    run.epoch,
+                    run.number,
                     context.checkpoint.query,
                     folder,
                     tuple(written.files),

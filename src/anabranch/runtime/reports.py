@@ -1,0 +1,160 @@
+"""What the tasks of an operator's job tell the driver: one JSON text per task, in a column of its own.
+
+WorkerReport     a worker: what it did with its groups, and what the splitters saw
+WriterReport     a task that wrote results
+SideReport       a task that kept rows aside: how many, by reason
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, ClassVar
+
+from pyspark.sql import DataFrame
+
+from anabranch.io.parquet import Written
+from anabranch.observe.progress import WorkerMeasure
+from anabranch.split.report import SplitterReport
+
+VERSION = 1
+"""Driver and workers may run different releases for a moment: a report of another version is an error, not a guess."""
+
+
+@dataclass(frozen=True)
+class WorkerReport:
+    """What a worker did in an epoch."""
+
+    kind: ClassVar[str] = "worker"
+    measured: WorkerMeasure
+    watermark: int | None
+    active: frozenset[int]
+    """groups that it ran, or that wait for their turn"""
+    block_groups: frozenset[int]
+    """groups that the log of this epoch has rows of"""
+    waiting: Mapping[int, int] = field(default_factory=dict)
+    """rows of this epoch that wait for their turn, by group"""
+    snapshots: Mapping[int, int] = field(default_factory=dict)
+    """groups that it made a snapshot of, and the epoch"""
+    outputs: Mapping[str, Written] = field(default_factory=dict)
+    """what it wrote; empty where Spark goes on with its results"""
+    metrics: Mapping[str, int] = field(default_factory=dict)
+    """what the operators counted themselves"""
+    splitters: tuple[SplitterReport, ...] = ()
+    """from the first worker only: all workers got the same"""
+
+    @property
+    def worker(self) -> int:
+        return self.measured.worker
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "measured": {each.name: getattr(self.measured, each.name) for each in fields(self.measured)},
+            "watermark": self.watermark,
+            "active": sorted(self.active),
+            "block_groups": sorted(self.block_groups),
+            "waiting": self.waiting,
+            "snapshots": self.snapshots,
+            "outputs": {name: asdict(each) for name, each in self.outputs.items()},
+            "metrics": self.metrics,
+            "splitters": [each.to_json() for each in self.splitters],
+        }
+
+    @classmethod
+    def from_json(cls, known: Mapping[str, Any]) -> WorkerReport:
+        measured = known["measured"]
+        groups = tuple((group, seconds) for group, seconds in measured["group_seconds"])
+        return cls(
+            WorkerMeasure(**{**measured, "group_seconds": groups}),
+            known["watermark"],
+            frozenset(known["active"]),
+            frozenset(known["block_groups"]),
+            {int(group): rows for group, rows in known["waiting"].items()},
+            {int(group): epoch for group, epoch in known["snapshots"].items()},
+            {name: Written(**each) for name, each in known["outputs"].items()},
+            known["metrics"],
+            tuple(SplitterReport.from_json(each) for each in known["splitters"]),
+        )
+
+
+@dataclass(frozen=True)
+class WriterReport:
+    """What a task wrote."""
+
+    kind: ClassVar[str] = "writer"
+    written: Written
+
+    def to_json(self) -> dict[str, Any]:
+        return {"written": asdict(self.written)}
+
+    @classmethod
+    def from_json(cls, known: Mapping[str, Any]) -> WriterReport:
+        return cls(Written(**known["written"]))
+
+
+@dataclass(frozen=True)
+class SideReport:
+    """How many rows a task kept aside, by reason."""
+
+    kind: ClassVar[str] = "side"
+    reasons: Mapping[str, int]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"reasons": dict(self.reasons)}
+
+    @classmethod
+    def from_json(cls, known: Mapping[str, Any]) -> SideReport:
+        return cls(known["reasons"])
+
+
+Report = WorkerReport | WriterReport | SideReport
+_KINDS: dict[str, type[WorkerReport] | type[WriterReport] | type[SideReport]] = {
+    each.kind: each for each in (WorkerReport, WriterReport, SideReport)
+}
+
+
+def to_text(report: Report) -> str:
+    """A report as it travels."""
+    return json.dumps({"version": VERSION, "kind": report.kind, **report.to_json()})
+
+
+def from_text(text: str) -> Report:
+    known = json.loads(text)
+    if known["version"] != VERSION:
+        raise ValueError(f"a worker sent a report of version {known['version']}, and the driver reads {VERSION}")
+    return _KINDS[known["kind"]].from_json(known)
+
+
+@dataclass(frozen=True)
+class JobReports:
+    """What all tasks of a job reported."""
+
+    workers: tuple[WorkerReport, ...]
+    """by number; of a task that ran twice the last counts"""
+    written: tuple[Written, ...]
+    reasons: Mapping[str, int]
+
+    @classmethod
+    def of(cls, reports: Iterable[Report]) -> JobReports:
+        workers: dict[int, WorkerReport] = {}
+        written: list[Written] = []
+        reasons: Counter[str] = Counter()
+        for report in reports:
+            if isinstance(report, WorkerReport):
+                workers[report.worker] = report
+            elif isinstance(report, WriterReport):
+                written.append(report.written)
+            else:
+                reasons.update(report.reasons)
+        return cls(tuple(workers[number] for number in sorted(workers)), tuple(written), reasons)
+
+    @property
+    def splitters(self) -> tuple[SplitterReport, ...]:
+        return tuple(each for worker in self.workers for each in worker.splitters)
+
+
+def run_job(result: DataFrame) -> JobReports:
+    """Run the job, and read what its tasks say."""
+    return JobReports.of(from_text(row[0]) for row in result.collect())
