@@ -37,7 +37,7 @@ from anabranch.linearroad.query import linear_road, recorded
 from anabranch.linearroad.schema import Mode
 from anabranch.local.session import local_session
 from anabranch.query.deliveries import Delivery
-from anabranch.runtime.execution import base
+from anabranch.runtime.execution import join as join_execution
 from anabranch.runtime.shedding import planner
 from tests.wandering import Wandering, WanderingShed
 
@@ -267,7 +267,7 @@ def start(
     found = deliveries(spark, name, recording, folder / name / "output", rows_per_epoch)
     # By the clock groups would move at other times in every run, and files are compared byte by byte.
     Wandering.live = None
-    vars(base)["Rebalance"] = Wandering
+    vars(join_execution)["Rebalance"] = Wandering
     if name == "shed":
         vars(planner)["Shed"] = WanderingShed
         report = ab.FileSink(folder / name / "output" / "report")

@@ -31,7 +31,7 @@ from anabranch.bench.join_runs import CHUNK, Recording, Watch, joined
 from anabranch.bench.join_streams import SECOND
 from anabranch.operators.join import JoinOperator
 from anabranch.operators.protocol import Emitted
-from anabranch.runtime.execution import base
+from anabranch.runtime.execution import join as join_execution
 
 WORKERS = 2
 EPOCH = 3.0
@@ -127,7 +127,7 @@ def recover(
     tuning = ab.JoinTuning(
         probe="nested", fine_tuning=False, rebalance=rebalance, decluster=False, reorganise_every=EVERY
     )
-    vars(base)["JoinOperator"] = HeldJoin  # no query of a user has workers that are held on a core
+    vars(join_execution)["JoinOperator"] = HeldJoin  # no query of a user has workers that are held on a core
     try:
         if pace is None:
             pace = _pace(spark, recording, folder / "calibration", tuning)
@@ -145,7 +145,7 @@ def recover(
         if error is not None:
             raise error
     finally:
-        vars(base)["JoinOperator"] = JoinOperator
+        vars(join_execution)["JoinOperator"] = JoinOperator
     tables = [each.operators[0].decisions["routing"] for each in watch.seen[filling:]]
     moved = tuple(i for i in range(1, len(tables)) if tables[i] != tables[i - 1])
     return Recovery(pace, rebalance, tuple(watch.latencies[filling:]), EVERY, moved)

@@ -194,12 +194,12 @@ class EpochDecision:
         check_version(known, "a decision of the ledger")
         limits, drops = known.get("limits"), known.get("shedding")
         return cls(
-            {name: OperatorDecision.from_json(each) for name, each in known["operators"].items()},
+            {name: OperatorDecision.from_json(each) for name, each in known.get("operators", {}).items()},
             known.get("token", ""),
-            tuple(known["idle"]),
+            tuple(known.get("idle", ())),
             None if limits is None else TimeLimits.from_json(limits),
             known.get("sinks", {}),
-            known["allowances"],
+            known.get("allowances", {}),
             None if drops is None else DropPlan.from_json(drops),
             bool(known.get(MARKED)),
         )
@@ -305,8 +305,8 @@ class EpochOutcome:
     def from_json(cls, known: Mapping[str, Any]) -> EpochOutcome:
         check_version(known, "an outcome of the ledger")
         return cls(
-            tuple(known["latest"]),
-            {name: OperatorOutcome.from_json(each) for name, each in known["operators"].items()},
+            tuple(known.get("latest", ())),
+            {name: OperatorOutcome.from_json(each) for name, each in known.get("operators", {}).items()},
             frozenset(known.get("own_clock", ())),
             {name: (each[0], each[1]) for name, each in known.get("shed", {}).items()},
         )

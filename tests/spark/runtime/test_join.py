@@ -18,7 +18,7 @@ from anabranch.control.rebalance import ROUTING
 from anabranch.errors import InvalidArgumentError, StateError
 from anabranch.observe.progress import EpochProgress
 from anabranch.runtime import runner as epochs_module
-from anabranch.runtime.execution import base
+from anabranch.runtime.execution import join as join_execution
 from tests.spark.streams import Feed
 from tests.wandering import Wandering
 
@@ -86,7 +86,7 @@ def run(joined: ab.Joined, folder: Path, **settings: Any) -> tuple[ab.MemorySink
 
 @pytest.fixture
 def wandering(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(base, "Rebalance", Wandering)
+    monkeypatch.setattr(join_execution, "Rebalance", Wandering)
     yield
 
 

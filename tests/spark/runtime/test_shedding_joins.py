@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from anabranch.errors import CheckpointError, InvalidArgumentError
 from anabranch.io.folder import Folder
 from anabranch.observe.progress import EpochProgress
 from anabranch.store.ledger import Ledger
+from anabranch.store.records import DropPlan, EpochDecision, PointDrops
 from anabranch.store.voiding import void_decision
 from tests.spark.runtime.test_shedding import S, epochs_of, longest_gap, source, started, subset, windows_of
 from tests.spark.streams import Feed
@@ -106,14 +108,14 @@ def test_count_windows_over_a_join_stay_exact(spark: SparkSession, tmp_path: Pat
 
 def decided(monkeypatch: pytest.MonkeyPatch, change: Any, start: Any) -> None:
     """Run until an epoch is decided, and no further; the ledger gets what `change` makes of the decision."""
-    write_plan = Ledger.write_plan
+    write_decision = Ledger.write_decision
 
-    def dies(self: Ledger, epoch: int, plan: Any) -> None:
-        write_plan(self, epoch, change(plan))
+    def dies(self: Ledger, epoch: int, decision: EpochDecision) -> None:
+        write_decision(self, epoch, change(decision))
         raise RuntimeError("as if the driver had died")
 
     with monkeypatch.context() as patch, pytest.raises(Exception, match="as if the driver had died"):
-        patch.setattr(Ledger, "write_plan", dies)
+        patch.setattr(Ledger, "write_decision", dies)
         start()
 
 
@@ -131,8 +133,8 @@ def test_a_decision_that_cannot_be_carried_out_is_refused_and_can_be_voided(
     start()
     feed.add(*rows[2:])
 
-    def elsewhere(plan: dict[str, Any]) -> dict[str, Any]:
-        return {**plan, "shedding": {"decisions": {}, "points": {"before join-7": {"p": 0.5}}}}
+    def elsewhere(decision: EpochDecision) -> EpochDecision:
+        return replace(decision, drops=DropPlan(points={"before join-7": PointDrops(0.5, 5, "", [])}))
 
     decided(monkeypatch, elsewhere, start)
     for _ in range(2):
@@ -166,12 +168,12 @@ def test_a_drop_before_an_aggregate_over_a_join_that_an_earlier_release_decided(
     def start() -> list[EpochProgress]:
         return started(query().to(shed), folder=tmp_path / "shed").recentProgress
 
-    def earlier(plan: dict[str, Any]) -> dict[str, Any]:
+    def earlier(decision: EpochDecision) -> EpochDecision:
         units = [[], [2 * S, 0, 0, 4 * S], [2 * S, 0, 4 * S - 1, 4 * S]]
         first = 1_700_000_003 // 2
         state = {"unit": first, "tallies": [[0, 0]], "dropped": [[[first, first + 3], [first + 5, first + 9]]]}
         entry = {"p": 0.8, "bound": 5, "cause": "a share of 0.8, as told", "units": units, **state}
-        return {**plan, "shedding": {"decisions": {}, "latest": None, "advance": 0, "points": {point: entry}}}
+        return replace(decision, drops=DropPlan(points={point: PointDrops.from_json(entry)}))
 
     decided(monkeypatch, earlier, start)
     progress = start()

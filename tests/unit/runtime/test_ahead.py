@@ -9,9 +9,10 @@ import pyarrow as pa
 import pytest
 
 from anabranch.errors import InvalidArgumentError, InvalidWindowError
-from anabranch.runtime.ahead import FEWEST, Limits, MaxAhead, shows_own_clock
+from anabranch.runtime.ahead import FEWEST, MaxAhead, decided_limits, shows_own_clock, within_types
 from anabranch.spark.columns import LAST_SECOND, TimeColumn, TimeKind
 from anabranch.split.splitter import Census, RowGate
+from anabranch.store.records import TimeLimits
 
 S = 1_000_000
 DAY = 86_400 * S
@@ -24,35 +25,34 @@ def network(*kinds: TimeKind) -> Any:
 def test_the_limit_is_ahead_of_the_clock_or_of_the_data_whichever_is_later() -> None:
     bound = MaxAhead.of("1 h")
     #        clock 10 h            latest: none        9 h              12 h
-    found = Limits.decided(bound, 10 * 3600 * S, [None, 9 * 3600 * S, 12 * 3600 * S], ())
+    found = decided_limits(bound, 10 * 3600 * S, [None, 9 * 3600 * S, 12 * 3600 * S], ())
     assert found.latest == (11 * 3600 * S, 11 * 3600 * S, 13 * 3600 * S)
     assert not found.auto
 
 
 def test_auto_is_a_day_and_off_for_a_source_with_a_clock_of_its_own() -> None:
-    found = Limits.decided(MaxAhead.of("auto"), 5 * S, [None, None], {1})
+    found = decided_limits(MaxAhead.of("auto"), 5 * S, [None, None], {1})
     assert found.latest == (DAY + 5 * S, None)
     assert found.auto
 
 
 def test_a_bound_that_was_asked_for_holds_for_every_source() -> None:
-    assert Limits.decided(MaxAhead.of("1 day"), 0, [None], {0}).latest == (DAY,)
+    assert decided_limits(MaxAhead.of("1 day"), 0, [None], {0}).latest == (DAY,)
 
 
 def test_without_a_bound_there_is_no_limit() -> None:
     assert MaxAhead.of(None) is None
-    assert Limits.decided(None, 0, [None, 7], ()).latest == (None, None)
+    assert decided_limits(None, 0, [None, 7], ()).latest == (None, None)
 
 
-def test_limits_survive_the_ledger_and_old_plans_have_none() -> None:
-    limits = Limits((5, None), auto=True)
-    assert Limits.from_json(limits.as_json(), 2) == limits
-    assert Limits.from_json(None, 2) == Limits((None, None))
+def test_limits_survive_the_ledger() -> None:
+    limits = TimeLimits((5, None), auto=True)
+    assert TimeLimits.from_json(limits.to_json()) == limits
     assert limits.without({0}).latest == (None, None)
 
 
 def test_an_int_of_seconds_has_a_limit_of_its_own() -> None:
-    limits = Limits((None, None)).over(network(TimeKind.SECONDS, TimeKind.TIMESTAMP))
+    limits = within_types(TimeLimits((None, None)), network(TimeKind.SECONDS, TimeKind.TIMESTAMP))
     assert limits == [LAST_SECOND * S, None]
 
 

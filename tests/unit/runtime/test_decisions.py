@@ -11,11 +11,12 @@ from anabranch.control.base import KeyPlacement, SplitTuning
 from anabranch.control.rebalance import Rebalance
 from anabranch.errors import CheckpointError, ControllerError
 from anabranch.runtime.decisions import check_new, check_recorded, fault_of, usable
-from anabranch.runtime.shedding.planner import Shedder
+from anabranch.runtime.shedding.planner import DropPlanner
 from anabranch.shedding.points import Box, Terms, drop_points
+from anabranch.store.records import DropPlan, EpochDecision, UnreadableRecord
 from anabranch.windows import Window
 
-RECIPES: Any = {"window-1": SimpleNamespace(groups=2), "join-2": SimpleNamespace(groups=3)}
+EXECUTIONS: Any = {"window-1": SimpleNamespace(groups=2), "join-2": SimpleNamespace(groups=3)}
 
 
 def plan(**settings: Any) -> dict[str, Any]:
@@ -31,7 +32,11 @@ def plan(**settings: Any) -> dict[str, Any]:
 
 
 def fault(found: Any, shedder: Any = None) -> str | None:
-    return fault_of(found, RECIPES, 1, lambda _: shedder)
+    try:
+        decision = EpochDecision.read(found)
+    except UnreadableRecord as error:
+        return str(error)
+    return fault_of(decision, EXECUTIONS, 1, lambda _: shedder)
 
 
 def test_what_the_controllers_decide_can_be_carried_out() -> None:
@@ -73,7 +78,10 @@ def test_settings_that_this_release_cannot_use(settings: dict[str, Any], told: s
     ("change", "told"),
     [
         ({"operators": {}}, "it is for the operators "),
-        ({"operators": {**plan()["operators"], "join-9": {}}}, "join-9, and the query has window-1, join-2"),
+        (
+            {"operators": {**plan()["operators"], "join-9": {"routing": [], "decisions": {}}}},
+            "join-9, and the query has window-1, join-2",
+        ),
         ({"operators": {**plan()["operators"], "join-2": {"routing": [0], "decisions": {}}}}, "a routing of 1 groups"),
         ({"operators": {**plan()["operators"], "join-2": {"routing": [0, -1, 0], "decisions": {}}}}, "the routing"),
         ({"operators": {**plan()["operators"], "join-2": {"decisions": {}}}}, "(KeyError: 'routing')"),
@@ -90,8 +98,8 @@ def test_plans_that_do_not_fit_the_query(change: dict[str, Any], told: str) -> N
     assert told in (fault({**plan(), **change}) or "")
 
 
-def shedder(boxes: list[Box]) -> Shedder:
-    made = Shedder.__new__(Shedder)  # no network: points alone say what a plan means
+def shedder(boxes: list[Box]) -> DropPlanner:
+    made = DropPlanner.__new__(DropPlanner)  # no network: points alone say what a plan means
     made.points = drop_points(boxes)
     made.named = {point.name: point for point in made.points}
     made.keys = {point.name: () for point in made.points}
@@ -103,10 +111,14 @@ OPAQUE = Box("join-1", (), ("source 0",))
 BELOW = Box("window-2", (Window(4, 2),), ("join-1",), Terms(3))
 
 
-def entry(made: Shedder, name: str, **change: Any) -> dict[str, Any]:
+def entry(made: DropPlanner, name: str, **change: Any) -> dict[str, Any]:
     units = made._units_of(made.named[name])
     state = {"unit": 5, "tallies": [[0, 0]], "dropped": [[[5, 6]]]}
     return {"p": 0.5, "bound": 3, "cause": "", "units": units, **state, **change}
+
+
+def drop_plan(points: dict[str, Any]) -> DropPlan:
+    return DropPlan.from_json({"points": points})
 
 
 def test_drop_plans() -> None:
@@ -132,9 +144,9 @@ def test_a_decision_at_a_point_that_is_refused_by_now() -> None:
     """Before an aggregate over a join it still says which windows do not leave. Above a join nothing can be said."""
     made = shedder([OPAQUE, BELOW])
     assert made.named["before window-2"].refused is not None
-    assert made.fault({"points": {"before window-2": entry(made, "before window-2")}}) is None
+    assert made.fault(drop_plan({"before window-2": entry(made, "before window-2")})) is None
     wrong = {"p": 0.5, "bound": 3, "units": []}
-    assert "windows are dropped at source 0, and cannot be" in (made.fault({"points": {"source 0": wrong}}) or "")
+    assert "windows are dropped at source 0, and cannot be" in (made.fault(drop_plan({"source 0": wrong})) or "")
 
 
 def test_what_the_errors_say() -> None:

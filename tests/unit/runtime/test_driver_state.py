@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 
 from anabranch.io.folder import Folder
 from anabranch.query.graph import Network
-from anabranch.runtime.driver_state import OperatorState, Standing
+from anabranch.runtime.driver_state import DriverState, OperatorState
 from anabranch.store.ledger import Ledger
+from anabranch.store.records import EpochDecision, EpochOutcome, OperatorOutcome
 
 
 def after(state: OperatorState) -> OperatorState:
     """The state as a restart finds it, but for what it reads from earlier records."""
-    found = OperatorState.from_json(json.loads(json.dumps(state.as_json())))
+    found = OperatorState.of(OperatorOutcome.from_json(json.loads(json.dumps(state.record(()).to_json()))))
     found.latest, found.passed = dict(state.latest), dict(state.passed)
     return found
 
@@ -78,21 +79,21 @@ def test_tokens_are_known_of_all_epochs_that_a_group_was_last_run_in(tmp_path: P
     """By them a worker knows the live state of its groups again, also after a restart."""
     ledger = Ledger(Folder.at(tmp_path), "q")
     network = cast(Network, SimpleNamespace(sources=[None], steps=[]))
-    state, standing = OperatorState(), Standing(None, [None], {}, set(), [0.0])
-    standing.operators["join-1"] = state
+    state, driver = OperatorState(), DriverState(None, [None], {}, set(), [0.0])
+    driver.operators["join-1"] = state
     for epoch, waiting in enumerate(({}, {1: 3}, {1: 2}, {})):
         if epoch:  # the first was planned by a release without tokens
-            ledger.write_plan(epoch, {"token": f"token {epoch}"})
-            standing.tokens[epoch] = f"token {epoch}"
+            ledger.write_decision(epoch, EpochDecision(token=f"token {epoch}"))
+            driver.tokens[epoch] = f"token {epoch}"
         else:
-            ledger.write_plan(epoch, {})
+            ledger.write_decision(epoch, EpochDecision())
         state.wait(epoch, {0, 1} - waiting.keys(), waiting, None)
-        standing.last = epoch
-        standing.forget_tokens()
-        ledger.write_done(epoch, {"latest": [None], "operators": {"join-1": state.as_json()}})
-        assert Standing.of(network, ledger).tokens == standing.tokens
-        assert standing.tokens == ({epoch: f"token {epoch}"} if epoch else {})
+        driver.last = epoch
+        driver.forget_tokens()
+        ledger.write_outcome(epoch, EpochOutcome((None,), {"join-1": state.record(())}))
+        assert DriverState.of(network, ledger).tokens == driver.tokens
+        assert driver.tokens == ({epoch: f"token {epoch}"} if epoch else {})
     state.wait(4, {0}, {1: 1}, None)
-    standing.last, standing.tokens[4] = 4, "token 4"
-    standing.forget_tokens()
-    assert standing.tokens == {3: "token 3", 4: "token 4"}
+    driver.last, driver.tokens[4] = 4, "token 4"
+    driver.forget_tokens()
+    assert driver.tokens == {3: "token 3", 4: "token 4"}

@@ -61,7 +61,7 @@ class Runner:
     def __init__(self) -> None:
         self.context = SimpleNamespace(checkpoint=SimpleNamespace(query="q", folder="ckpt", spark="ckpt/spark"))
         self.settings = Settings(QoS(), None, 2, 10, None, OwnFolder(None))
-        self.standing = SimpleNamespace(last=None)
+        self.state = SimpleNamespace(last=None)
         self.arrivals = Arrivals(None)
         self.history: list[EpochProgress] = []
         self.fails: Exception | None = None

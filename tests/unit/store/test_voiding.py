@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -11,22 +11,27 @@ from anabranch.errors import CheckpointError, StateError
 from anabranch.io.folder import Folder
 from anabranch.operators.state import MemoryState
 from anabranch.store.epoch_store import EpochStore
-from anabranch.store.ledger import MARKED, Ledger, open_checkpoint
+from anabranch.store.ledger import Ledger, open_checkpoint
+from anabranch.store.records import EpochDecision, EpochOutcome
 from anabranch.store.voiding import void_decision
 
-PLAN = {"batch": 7, MARKED: True}
+DECISION = EpochDecision(allowances={"batch": 7})
 
 
-def ledger_of(folder: Folder, done: int = 2, plan: dict[str, Any] | None = PLAN) -> Ledger:
+def decided(batch: int) -> EpochDecision:
+    return EpochDecision(allowances={"batch": batch})
+
+
+def ledger_of(folder: Folder, done: int = 2, decision: EpochDecision | None = DECISION) -> Ledger:
     """A checkpoint with so many published epochs, and a decision for the next."""
     query = open_checkpoint(folder, "q", ["a query"])
     ledger = Ledger(folder.sub("ledger"), query)
     for epoch in range(done):
-        ledger.write_plan(epoch, {"batch": epoch, MARKED: True})
+        ledger.write_decision(epoch, decided(epoch))
         ledger.write_publishing(epoch)
-        ledger.write_done(epoch, {})
-    if plan is not None:
-        ledger.write_plan(done, plan)
+        ledger.write_outcome(epoch, EpochOutcome())
+    if decision is not None:
+        ledger.write_decision(done, decision)
     return ledger
 
 
@@ -34,16 +39,16 @@ def ledger_of(folder: Folder, done: int = 2, plan: dict[str, Any] | None = PLAN)
 def test_a_voided_decision_stays_in_the_ledger_and_the_epoch_is_decided_anew(folder: Folder, done: int) -> None:
     ledger_of(folder, done)
     voided = void_decision(folder, reason="no such drop point")
-    assert voided.epoch == done and voided.plan == PLAN
+    assert voided.epoch == done and voided.decision == DECISION.to_json()
     assert f"the decisions for epoch {done} are void" in voided.describe() and '"batch": 7' in voided.describe()
     again = Ledger(folder.sub("ledger"), open_checkpoint(folder, "q", ["a query"]))
-    assert again.plan(done) is None
-    again.write_plan(done, {"batch": 8})
-    assert again.plan(done) == {"batch": 8}
+    assert again.decision(done) is None
+    again.write_decision(done, decided(8))
+    assert again.decision(done) == decided(8)
     files = folder.sub("ledger").files()
     assert {f"{done:012d}.plan", f"{done:012d}.void", f"{done:012d}.plan-1"} <= set(files)
-    with pytest.raises(StateError, match="has a plan already"):
-        again.write_plan(done, {"batch": 9})
+    with pytest.raises(StateError, match="is decided already"):
+        again.write_decision(done, decided(9))
 
 
 def test_a_decision_can_be_voided_twice_and_all_of_it_is_forgotten_at_last(folder: Folder) -> None:
@@ -51,16 +56,16 @@ def test_a_decision_can_be_voided_twice_and_all_of_it_is_forgotten_at_last(folde
     for number in range(2):
         void_decision(folder)
         ledger = Ledger(folder.sub("ledger"), open_checkpoint(folder, "q", ["a query"]))
-        ledger.write_plan(2, {"batch": number, MARKED: True})
-    assert ledger.plan(2) == {"batch": 1, MARKED: True}
-    ledger.write_done(2, {})
-    ledger.write_plan(3, {})
+        ledger.write_decision(2, decided(number))
+    assert ledger.decision(2) == decided(1)
+    ledger.write_outcome(2, EpochOutcome())
+    ledger.write_decision(3, EpochDecision())
     ledger.forget(3)
     assert folder.sub("ledger").files() == ["000000000003.plan", "publishing"]
 
 
 def test_without_a_decision_there_is_nothing_to_void(folder: Folder) -> None:
-    ledger_of(folder, plan=None)
+    ledger_of(folder, decision=None)
     with pytest.raises(CheckpointError, match=r"nothing is decided in .* the next one is 2"):
         void_decision(folder)
 
@@ -75,18 +80,19 @@ def test_what_may_be_at_the_sinks_stays_decided(folder: Folder) -> None:
     ledger.write_publishing(2)
     with pytest.raises(CheckpointError, match="the results of epoch 2 may be at the sinks"):
         void_decision(folder, checked_sinks=True)
-    assert ledger.plan(2) == PLAN
-    ledger.write_done(2, {})
+    assert ledger.decision(2) == DECISION
+    ledger.write_outcome(2, EpochOutcome())
     with pytest.raises(CheckpointError, match="the next one is 3"):
         void_decision(folder)
 
 
 def test_a_decision_of_an_older_release_needs_somebody_who_has_looked_at_the_sinks(folder: Folder) -> None:
-    ledger_of(folder, plan={"batch": 7})
+    older = replace(DECISION, marks_publishing=False)
+    ledger_of(folder, decision=older)
     with pytest.raises(CheckpointError, match="does not say whether epoch 2 is at the sinks") as refused:
         void_decision(folder)
     assert "epoch=2" in refused.value.hint
-    assert void_decision(folder, checked_sinks=True).plan == {"batch": 7}
+    assert void_decision(folder, checked_sinks=True).decision == older.to_json()
 
 
 def test_what_the_attempts_left_goes_and_what_is_published_stays(folder: Folder) -> None:
