@@ -46,6 +46,7 @@ def start(
     snapshot_every: int = SNAPSHOT_EVERY,
     idle: Duration | None = None,
     listeners: Sequence[Listener] = (),
+    controllers: Sequence[Controller] = (),
     name: str | None = None,
     store: str | Path | tuple[FileSystem, str] | None = None,
     live: str | Path | None = None,
@@ -53,34 +54,36 @@ def start(
     report: Sink | None = None,
     max_ahead: Duration | None = AUTO,
 ) -> EpochQuery:
-    """Run a query network, and return the handle of the running query.
+    """Run a query network and return a handle to the running query.
 
         query = ab.start(busy.to(ab.FileSink("busy/")), alerts.to(ab.FileSink("alerts/")), checkpoint="ckpt/")
 
     Args:
-        deliveries: which results go where; made by `.to(sink)`.
-        checkpoint: folder for offsets, decisions and state. A restart with the same folder goes on where the query
-            stood; another query is refused.
-        trigger: an interval ("1 second", or a timedelta), or "available-now" for what is there and then end; without
-            one, epoch follows epoch.
-        qos: bounds that the controllers keep.
-        workers: tasks that each operator runs in; as many as the cluster runs at once unless said.
-        snapshot_every: epochs between two snapshots of a group; in between only its input is logged.
-        idle: after so long without a row a source no longer holds the watermark back. Without it, it does for ever.
-        listeners: hear of every epoch (`JsonLines`, `Prometheus`, or your own).
-        name: of the query, in Spark's own status too.
+        deliveries: which results go to which sink; each made by `query.to(sink)`.
+        checkpoint: the folder for offsets, decisions and state. A restart with the same folder resumes the query;
+            a different query is refused.
+        trigger: an interval ("1 second", or a timedelta), or "available-now" to process what is there and end. By
+            default the next epoch starts when the last one ends.
+        qos: the bounds that the controllers keep.
+        workers: how many tasks each operator runs in. By default as many as the cluster runs at once.
+        snapshot_every: how many epochs lie between two snapshots of a group. In between, only its input is logged.
+        idle: how long a source may have no rows before it stops holding the watermark back. By default an idle source
+            holds the watermark back indefinitely.
+        listeners: objects that hear of every epoch: `JsonLines`, `Prometheus`, or your own.
+        controllers: controllers of your own (see `anabranch.controllers`). One that owns a setting replaces the
+            built-in controller of that setting.
+        name: the query's name, also in Spark's own status.
         store: where decisions and state go, if not into the checkpoint folder: any path or URI that pyarrow can open,
             or a pyarrow file system and a path in it.
-        live: local folder for the live state, on the machines of the workers; a folder per user in the system's
-            temporary one unless given.
-        memory_limit: how much live state a worker may hold, in bytes or as text ("4 GB"), before the query ends with an
-            error that says what to do. Unless given: three quarters of the machine's memory, shared by all workers of a
-            local session; on a cluster nobody knows how many workers a machine has.
-        report: takes a row for every range of windows that was dropped, with the reason; where `qos` allows that. They
-            are kept in the checkpoint folder (`side/drops`) anyway.
-        max_ahead: how far a row may be ahead of the clock, or of the latest row so far. One beyond does not move the
-            watermark, and is kept in the checkpoint folder (`side`) with the reason. "auto" is a day, unless the first
-            rows show that the data has a clock of its own. None: no bound.
+        live: a local folder for live state on the workers' machines. By default a folder of this user's own in the
+            system's temporary folder.
+        memory_limit: how much live state a worker may hold, in bytes or as text ("4 GB"), before the query ends with
+            an error. By default three quarters of the machine's memory; a local session divides that by its workers.
+        report: a sink that gets a row for every range of windows that was dropped, with the reason. The checkpoint
+            folder keeps the same rows in `side/drops`.
+        max_ahead: how far a row may be ahead of the clock, or of the latest row so far. A row beyond that does not move
+            the watermark; the checkpoint folder keeps it in `side`, with the reason. "auto" means one day, unless the
+            first rows show that the data has a clock of its own. None means no bound.
     """
     for each in deliveries:
         if not isinstance(each, Delivery):
@@ -88,7 +91,7 @@ def start(
                 f"{each!r} is not a result with a sink", hint="write ab.start(query.to(sink), checkpoint=...)"
             )
     if not deliveries:
-        raise InvalidArgumentError("start() with nothing to deliver", hint="write ab.start(query.to(sink), ...)")
+        raise InvalidArgumentError("start() needs at least one result with a sink", hint="write ab.start(query.to(sink), ...)")
     if name is not None and not (isinstance(name, str) and name):
         raise InvalidArgumentError(
             f"name={name!r} is not a name for a query", hint='write name="busy-cells", or leave it out'
@@ -96,7 +99,7 @@ def start(
     for listener in listeners:
         if not isinstance(listener, Listener):
             raise InvalidArgumentError(
-                f"{listener!r} is not a listener: it would hear of nothing",
+                f"{listener!r} is not a listener",
                 hint="a listener has the methods on_started, on_progress and on_terminated, as ab.JsonLines(...) has",
             )
     if not isinstance(snapshot_every, int) or snapshot_every < 1:
@@ -139,7 +142,7 @@ def start(
 
 @called_as('ab.drop_plan(query.to(sink), qos=ab.QoS(max_latency="10 s", max_gap=5))')
 def drop_plan(*deliveries: Delivery, qos: QoS, trigger: Trigger | None = None) -> str:
-    """Where `start` with this QoS could drop windows, how, and why not elsewhere; nothing runs."""
+    """Where `start` with this QoS could drop windows, how, and why not elsewhere. Runs nothing."""
     network = arrange(deliveries)
     when = trigger_of(trigger)
     check_options(deliveries, network, qos, when)
