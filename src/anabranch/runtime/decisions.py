@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from anabranch.control.base import HEAVY, PLACING, SEARCH, seen_keys, window_search
+from anabranch.control.base import WHY
+from anabranch.control.key_placement import HEAVY, PLACING, seen_keys
 from anabranch.control.rebalance import MEMORY, ROUTING, WORKERS, Memory
+from anabranch.control.split_tuning import SEARCH, window_search
 from anabranch.errors import AnabranchError, CheckpointError, ControllerError
 from anabranch.keys.partitioner import HeavyKeys
 from anabranch.keys.policy import Partitioning
@@ -18,9 +20,6 @@ from anabranch.operators.numbering import SHED
 from anabranch.runtime.ahead import Limits
 from anabranch.runtime.execution.base import SLOTS, Recipe
 from anabranch.runtime.shedding.planner import Shedder
-
-WHY = "why:"
-"""begins the reason of a change, which is a text for people"""
 
 
 def check_new(epoch: int, fault: str | None) -> None:

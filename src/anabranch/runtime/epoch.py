@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from anabranch.control.base import HEAVY
+from anabranch.control.key_placement import HEAVY
 from anabranch.errors import AnabranchError, OperatorError
 from anabranch.io.frames import read_files, unpacked
 from anabranch.io.parquet import Target

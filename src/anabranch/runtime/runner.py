@@ -18,7 +18,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from anabranch.control.allowance import allowance
-from anabranch.control.base import HISTORY, PLACEMENT, KeyPlacement, decide_all
+from anabranch.control.base import HISTORY, decide_all
+from anabranch.control.key_placement import PLACEMENT, KeyPlacement
 from anabranch.control.rebalance import ROUTING
 from anabranch.errors import CheckpointError
 from anabranch.observe.progress import EpochProgress

@@ -10,8 +10,11 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import Column
 
-from anabranch.control.base import BatchSize, Controller, KeyPlacement, SplitTuning, largest_batch
+from anabranch.control.base import Controller
+from anabranch.control.batch_size import BatchSize, largest_batch
+from anabranch.control.key_placement import KeyPlacement
 from anabranch.control.rebalance import Rebalance
+from anabranch.control.split_tuning import SplitTuning
 from anabranch.errors import InvalidArgumentError
 from anabranch.keys.policy import KeyPartition
 from anabranch.observe.progress import EpochProgress
@@ -25,9 +28,6 @@ from anabranch.runtime.settings import Settings
 from anabranch.spark.arrow import arrow_schema
 from anabranch.spark.columns import EVENT, MICROS
 from anabranch.windows import Window
-
-SMALLEST_WINDOW, LARGEST_WINDOW = 1 << 16, 1 << 25
-"""Bytes between which W is looked for: a smaller block is all overhead, of larger ones a task holds too much."""
 
 SLOTS = "slots"
 """setting of a join: n_g, the sub-groups of workers that take turns"""
@@ -111,8 +111,6 @@ class Recipe:
                 name,
                 self.groups,
                 most_splitters=settings.slots,
-                smallest_window=SMALLEST_WINDOW,
-                largest_window=LARGEST_WINDOW,
             )
             return [] if {"splitters", "window_bytes"} <= set(self.fixed) else [tuning]
         return []

@@ -6,8 +6,9 @@ from itertools import pairwise
 
 import pytest
 
-from anabranch.control.base import BatchSize, SplitTuning
+from anabranch.control.batch_size import BatchSize
 from anabranch.control.simulate import Cluster, Simulation, SplitWork, WindowWork, constant, simulate, step
+from anabranch.control.split_tuning import SplitTuning
 from anabranch.errors import InvalidArgumentError
 from anabranch.split.cost import SplitCosts, splitters_needed
 from anabranch.windows import Window
