@@ -12,7 +12,7 @@ the same, and the simulator runs the same code.
 | key-placement | partition | to SH, when keys are few | away from SH, when there are too many, see `keys.selection` |
 | key-placement | heavy_keys | a new table after every epoch | |
 | rebalance | routing | one group per overloaded worker, see `rebalance` | |
-| rebalance | workers | when there are more than `beta` suppliers per consumer | when none is left and the load allows it |
+| rebalance | workers | with more than `beta` suppliers per consumer | when none is left and the load allows it |
 
 The gap between raising and lowering is the hysteresis: a rate that varies by less than `SLACK` changes nothing.
 
@@ -29,6 +29,7 @@ import numpy as np
 
 from anabranch.errors import ControllerError
 from anabranch.observe.progress import EpochProgress
+from anabranch.observe.progress_text import WHY
 
 SLACK = 0.25
 """hysteresis: a setting is lowered only to what a rate higher by this share would need"""
@@ -36,8 +37,6 @@ HISTORY = 50
 """epochs that controllers see"""
 RECENT_EPOCHS = 8
 """epochs from which costs and rates are measured"""
-WHY = "why:"
-"""prefix of the reason for a change: `why:batch` explains `batch`"""
 
 
 @runtime_checkable

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from anabranch.control.base import WHY
 from anabranch.control.key_placement import HEAVY, PLACING, seen_keys
 from anabranch.control.rebalance import MEMORY, ROUTING, WORKERS, Memory
 from anabranch.control.split_tuning import SEARCH, window_search
 from anabranch.errors import AnabranchError, CheckpointError, ControllerError
 from anabranch.keys.partitioner import HeavyKeys
 from anabranch.keys.policy import Partitioning
+from anabranch.observe.progress_text import WHY
 from anabranch.operators.numbering import SHED
 from anabranch.runtime.ahead import Limits
 from anabranch.runtime.execution.base import SLOTS, Recipe

@@ -10,14 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.control.base import (
-    RECENT_EPOCHS,
-    Controller,
-    arrival_rate,
-    controllers_for,
-    decide_all,
-    excess_backlog,
-)
+from anabranch.control.base import RECENT_EPOCHS, Controller, arrival_rate, controllers_for, decide_all, excess_backlog
 from anabranch.control.batch_size import BatchSize
 from anabranch.control.key_placement import KeyPlacement
 from anabranch.control.rebalance import Rebalance
