@@ -259,8 +259,7 @@ class EpochProgress:
     drops: tuple[DropProgress, ...] = ()
     """the points where windows are dropped, or were until now"""
     latency: float | None = None
-    """seconds from the arrival of the oldest row of this epoch (see `runtime.arrivals`) to publishing; None in the first
-    epoch"""
+    """seconds from the arrival of the epoch's oldest row (see `runtime.arrivals`) to publishing; None in the first"""
     arrived: float | None = None
     """for the load monitor: rows that reached the operators, plus those shed before; None: `rows`"""
     spared: float = 0.0
@@ -280,7 +279,7 @@ class EpochProgress:
 
     @property
     def interval(self) -> float:
-        """Seconds from the start of this epoch to the start of the next: the trigger's interval, or the duration if longer."""
+        """Seconds from the start of this epoch to the next one's: the trigger's interval, or the duration if longer."""
         return max(self.trigger_seconds or 0.0, self.seconds)
 
     @property

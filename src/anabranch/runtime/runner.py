@@ -36,11 +36,11 @@ from anabranch.runtime.settings import Settings
 from anabranch.runtime.shedding.filters import EpochDrops
 from anabranch.runtime.shedding.session import Shedding, ShedOutcome
 from anabranch.runtime.sources import SourceRows
-from anabranch.store import live_folders
 from anabranch.store.checkpoint import Checkpoint
 from anabranch.store.checkpoint_lock import CheckpointLock
 from anabranch.store.epoch_store import EpochStore
 from anabranch.store.ledger import MARKED
+from anabranch.store.live import cleanup
 
 KEPT_EPOCHS = 100
 """Ledger entries that are kept beyond those that a restore needs: a record of what was decided."""
@@ -170,7 +170,7 @@ class EpochRunner:
     def close(self, *, finished: bool) -> None:
         """The query has ended. `finished`: by itself, with nothing left to do, so nobody needs its live state."""
         if finished and self.settings.trigger == AVAILABLE_NOW:
-            live_folders.remove(self.settings.live)
+            cleanup.remove(self.settings.live)
         self._lock.release()
 
     def _decide(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from anabranch.io.sinks.base import Sink
 from anabranch.query.settings import QoS
 from anabranch.query.triggers import trigger_seconds
 from anabranch.runtime.ahead import MaxAhead
-from anabranch.store.own_folder import OwnFolder
+from anabranch.store.live.own_folder import OwnFolder
 from anabranch.text import counted
 from anabranch.windows import describe
 

@@ -30,7 +30,7 @@ from anabranch.spark.worker_python import check_workers, is_remote
 from anabranch.store.checkpoint import Checkpoint
 from anabranch.store.checkpoint_lock import CheckpointLock
 from anabranch.store.ledger import open_checkpoint
-from anabranch.store.own_folder import OwnFolder
+from anabranch.store.live.own_folder import OwnFolder
 from anabranch.windows import Duration, micros
 
 SNAPSHOT_EVERY = 10

@@ -19,7 +19,7 @@ from anabranch.query.settings import QoS
 from anabranch.runtime.arrivals import Arrivals
 from anabranch.runtime.handle import EpochQuery
 from anabranch.runtime.settings import Settings
-from anabranch.store.own_folder import OwnFolder
+from anabranch.store.live.own_folder import OwnFolder
 
 QUIET = {"message": "Waiting for data to arrive", "isDataAvailable": False, "isTriggerActive": False}
 
