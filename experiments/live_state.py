@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from anabranch.store.live import LiveState
+from anabranch.store.live.state import LiveState
 
 SIZES = (0.01, 1, 10, 100, 500)
 ARRAYS = 8

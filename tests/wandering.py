@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from anabranch.control.rebalance import MEMORY, ROUTING, WORKERS, Rebalance
-from anabranch.control.shed import Shed
+from anabranch.control.shed import ShedController
 from anabranch.observe.progress import EpochProgress
 
 
@@ -27,7 +27,7 @@ class Wandering(Rebalance):
         return {ROUTING: routing, WORKERS: self.most_workers, MEMORY: {"turn": turn}}
 
 
-class WanderingShed(Shed):
+class WanderingShed(ShedController):
     """Sheds another share in every epoch, and elsewhere in every third; sometimes all of it, sometimes nothing."""
 
     def decide(self, history: Sequence[EpochProgress], current: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -35,8 +35,9 @@ from anabranch.api.windowed import Aggregation, Windowed
 from anabranch.errors import AnabranchError
 from anabranch.io.replay.source import replay
 from anabranch.io.sinks.base import CallSink, DeltaSink, FileSink, MemorySink, NoopSink, Sink
-from anabranch.observe.listeners import JsonLines, Listener, Prometheus
+from anabranch.observe.listeners import JsonLines, Listener
 from anabranch.observe.progress import EpochProgress
+from anabranch.observe.prometheus import Prometheus
 from anabranch.operators.protocol import Operator
 from anabranch.operators.state import State
 from anabranch.query.join import JoinTuning

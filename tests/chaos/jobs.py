@@ -269,7 +269,7 @@ def start(
     Wandering.live = None
     vars(join_execution)["Rebalance"] = Wandering
     if name == "shed":
-        vars(planner)["Shed"] = WanderingShed
+        vars(planner)["ShedController"] = WanderingShed
         report = ab.FileSink(folder / name / "output" / "report")
         settings = {"qos": ab.QoS(max_gap=5, max_latency="1 minute"), "report": report, **settings}
     places = {"checkpoint": folder / name / "checkpoint", "live": folder / name / "live"}

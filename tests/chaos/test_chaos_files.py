@@ -300,7 +300,7 @@ import resource, sys
 import numpy as np, pyarrow as pa
 from anabranch.errors import StateError
 from anabranch.io.folder import Folder
-from anabranch.store.live import LiveState
+from anabranch.store.live.state import LiveState
 from anabranch.io.parquet import Target, write_rows
 from anabranch.store.epoch_store import EpochStore
 

@@ -31,7 +31,8 @@ from anabranch.cli.live_view import LiveView
 from anabranch.errors import AnabranchError, JobError
 from anabranch.local.session import is_local, session
 from anabranch.local.signals import asked_to_stop
-from anabranch.observe.listeners import LOOPBACK, JsonLines, Listener, Prometheus
+from anabranch.observe.listeners import JsonLines, Listener
+from anabranch.observe.prometheus import LOOPBACK, Prometheus
 from anabranch.query.deliveries import Delivery
 from anabranch.runtime.handle import EpochQuery, cause_of
 from anabranch.runtime.start import start

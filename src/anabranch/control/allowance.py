@@ -1,4 +1,4 @@
-"""How long a worker may take in an epoch: what it has not joined by then counts as left in its buffer (paper 2)."""
+"""How long a worker may take in an epoch: rows not joined by then count as left in its buffer."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Sequence
 
 from anabranch.observe.progress import EpochProgress
 
-ABOVE = 0.25
-"""how much longer than most others a worker may take where there is no interval to keep"""
+ABOVE_MEDIAN = 0.25
+"""how much longer than the median a worker may take where there is no interval to keep"""
 LEAST_LEFT = 0.1
-"""share of an interval that is left to the workers whatever else takes time"""
+"""share of an interval that workers always get, however long everything else takes"""
 
 
 def share_in_time(began: float, ended: float, allowed: float | None) -> float:
-    """Which share of its work a group had done when the worker's time was over; seconds since the worker began.
+    """The share of its work that a group had done when the worker's time ran out. Times are seconds since its start.
 
-    Its rows are taken to be joined evenly over the time that it took.
+    Rows are assumed to be joined at a constant pace.
     """
     if allowed is None or ended <= allowed:
         return 1.0
@@ -28,12 +28,12 @@ def allowance(
 ) -> float | None:
     """Seconds that each worker of an operator has for its part of the next epoch; None before anything was measured.
 
-    What the trigger's interval leaves after all that is not the workers' own (reading, splitting, other operators),
-    shared by those that have to take turns on the same cores. Where epoch follows epoch there is no interval to keep,
-    and a worker should take about as long as most others do.
+    It is what the trigger's interval leaves after everything else (reading, splitting, other operators), divided among
+    the workers that share the same cores. Where epochs follow each other without an interval, a worker should take
+    about as long as the median.
 
-    `slots`: tasks that the cluster runs at once; `turns`: the workers' turn comes in one of so many epochs (n_g). When
-    workers began and ended is not asked: they are on several hosts, whose clocks differ.
+    `slots`: tasks that the cluster runs at once; `turns`: each worker runs in one of this many epochs (n_g). The
+    workers' start and end times are not used: they are on several hosts, whose clocks differ.
     """
     last = history[-1] if history else None
     measured = last.operator(operator) if last is not None else None
@@ -43,15 +43,15 @@ def allowance(
     busy = sum(worker.seconds for worker in ran)
     if not busy:
         return None
-    as_others = (1.0 + ABOVE) * statistics.median_low(worker.seconds for worker in ran)
+    near_median = (1.0 + ABOVE_MEDIAN) * statistics.median_low(worker.seconds for worker in ran)
     if trigger_seconds is None:
-        return as_others
+        return near_median
     at_once = min(slots, len(ran))
-    # As long as the longest, or all of them one after the other on the slots; no longer than the operator took.
+    # The longest worker, or all of them in sequence on the slots; no longer than the operator took.
     span = max(busy / at_once, *(worker.seconds for worker in ran))
     span = min(span, measured.seconds) if measured.seconds > 0 else span
-    # An epoch that comes late has more rows, and as much more time for them.
+    # A late epoch has more rows, and correspondingly more time for them.
     left = max(LEAST_LEFT * trigger_seconds, last.interval - max(0.0, last.seconds - span))
     in_time = left / max(1.0, len(ran) / turns / at_once)
-    # If it was late, whoever held the others up must show, even if larger epochs would catch up by and by.
-    return min(in_time, as_others) if last.seconds > trigger_seconds else in_time
+    # If the epoch was late, the workers that delayed the others must show, even if larger epochs would catch up.
+    return min(in_time, near_median) if last.seconds > trigger_seconds else in_time

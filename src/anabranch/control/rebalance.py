@@ -1,10 +1,10 @@
-"""Which worker has which partition-group, and how many workers there are (paper 2, sections IV.C and V.A).
+"""Which worker has which partition-group, and how many workers there are.
 
-Rows are hashed to partition-groups, far more than there are workers, and a table says which worker has which group:
-`routing[group] = worker`. An epoch is the paper's distribution epoch. After every `reorganise_every` of them, which are
-one *reorganisation epoch*, `Rebalance` changes the table; the state of a group follows by itself.
+Rows are hashed to partition-groups, of which there are many more than workers, and a table says which worker has which
+group: `routing[group] = worker`. After every `reorganise_every` epochs, which form one *reorganisation epoch*,
+`Rebalance` changes the table; the state of a group moves with it.
 
-A worker's load f is its mean buffer occupancy over the reorganisation epoch, and says what the worker is:
+A worker's load f is its mean buffer occupancy over the reorganisation epoch. It determines the worker's role:
 
 | f | the worker is a |
 |---|---|
@@ -12,22 +12,22 @@ A worker's load f is its mean buffer occupancy over the reorganisation epoch, an
 | below `consumer` | consumer |
 | between | neutral |
 
-What then happens; the first line that fits counts:
+The first line that applies decides:
 
-| seen | decision |
+| situation | decision |
 |---|---|
-| suppliers > `beta` * consumers, and fewer than `most_workers` | one worker more; each supplier yields groups to it |
+| suppliers > `beta` * consumers, and fewer than `most_workers` | one more worker; each supplier yields groups to it |
 | suppliers | each yields groups to a consumer of its own: the heaviest supplier to the lightest consumer |
 | no supplier in `QUIET` reorganisation epochs in a row, and the others can take the load | one worker fewer |
 | anything else | nothing |
 
-**Which group.** The paper takes any. Here busy seconds are known, and the group is taken whose move brings the two
-workers closest together; it must leave the consumer below what the supplier had, or the two had only changed places.
-With `moves` above 1 a supplier yields more at once, as long as it stays the heavier of the two.
+**Which group.** The group whose move brings the busy seconds of the two workers closest together. It must leave the
+consumer with less than the supplier had, or the two would only trade places. With `moves` above 1 a supplier yields
+several groups at once, as long as it stays the heavier of the two.
 
-**Hysteresis.** A group that has just moved stays for one reorganisation epoch, and does not go back to where it came
-from for `HOLD` of them. After a worker was added none is taken away for `HOLD`, nor while the load is not lower by
-`SLACK` than it was then: a degree that once was too small is not tried again and again.
+**Hysteresis.** A group that has just moved stays for one reorganisation epoch, and does not return to its previous
+worker for `HOLD` of them. After a worker was added, none is removed for `HOLD` reorganisation epochs, nor until the
+load is lower by `SLACK` than it was then: a degree that was too small once is not tried over and over.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar
 
-from anabranch.control.base import HISTORY, SLACK, register
+from anabranch.control.base import HISTORY, SLACK
 from anabranch.errors import InvalidArgumentError
 from anabranch.observe.progress import EpochProgress, OperatorProgress
 
 ROUTING, WORKERS, MEMORY = "routing", "workers", "rebalancing"
-"""the settings of `Rebalance`; the last one is what it remembers"""
+"""the settings of `Rebalance`; the last is what it remembers"""
 HOLD = 3
-"""reorganisation epochs for which a group does not go back, and the degree does not fall after it rose"""
+"""reorganisation epochs during which a moved group does not return, and a raised degree is not lowered"""
 QUIET = 2
-"""reorganisation epochs without a supplier before a worker is taken away"""
+"""reorganisation epochs without a supplier before a worker is removed"""
 SAFE = 0.6
-"""share of their time that workers may be busy after one of them was taken away"""
+"""share of their time that workers may be busy after one of them was removed"""
 ENOUGH = 0.5
 """share of a reorganisation epoch that must have been measured: after a restart the history is empty"""
 
@@ -61,11 +61,11 @@ class Memory:
     turn: int = 0
     """reorganisation epochs so far"""
     quiet: int = 0
-    """of these, the last ones that had no supplier"""
+    """reorganisation epochs in a row, up to the last, without a supplier"""
     raised: tuple[int, float] | None = None
-    """turn of the last increase of the degree, and the load at that time"""
+    """the reorganisation epoch in which the degree was last raised, and the load at that time"""
     moves: tuple[tuple[int, int, int], ...] = ()
-    """(group, worker it came from, turn) of the last `HOLD` turns"""
+    """moves of the last `HOLD` turns: (group, worker it came from, turn)"""
 
     @classmethod
     def of(cls, setting: Mapping[str, Any] | None) -> Memory:
@@ -99,13 +99,13 @@ class _Loads:
 
 @dataclass
 class _Table:
-    """A routing table in the making: who has which group, what they weigh, and which may go where."""
+    """A routing table that is being changed: the owner and weight of each group, and where it may go."""
 
     routing: list[int]
     weights: Sequence[float]
     memory: Memory
     moved: list[tuple[int, int]] = field(default_factory=list)
-    """(group, worker it came from) of this turn"""
+    """moves of this turn: (group, worker it came from)"""
 
     def groups(self, worker: int) -> list[int]:
         return [group for group, owner in enumerate(self.routing) if owner == worker]
@@ -122,7 +122,7 @@ class _Table:
         self.routing[group] = worker
 
     def relieve(self, supplier: int, consumer: int, most: int) -> list[int]:
-        """Move up to `most` groups from the one to the other; the groups that were moved."""
+        """Move up to `most` groups from a supplier to a consumer; returns the groups moved."""
         done: list[int] = []
         while len(done) < most:
             group = self._best(supplier, consumer, ordered=bool(done))
@@ -133,7 +133,7 @@ class _Table:
         return done
 
     def _best(self, supplier: int, consumer: int, *, ordered: bool) -> int | None:
-        """The group whose move brings the two closest together; with `ordered` the supplier stays the heavier."""
+        """The group whose move brings the two closest together; with `ordered`, the supplier stays the heavier."""
         own, gap = self.groups(supplier), self.load(supplier) - self.load(consumer)
         if len(own) < 2:
             return None
@@ -142,7 +142,6 @@ class _Table:
         return min(fitting, key=lambda g: (abs(gap - 2 * self.weights[g]), g), default=None)
 
 
-@register
 @dataclass(frozen=True)
 class Rebalance:
     """Settings `routing` and `workers` (the degree of declustering); `rebalancing` is what it remembers."""
@@ -152,38 +151,40 @@ class Rebalance:
     """partition-groups"""
     most_workers: int
     supplier: float = 0.5
-    """Th_sup: mean occupancy above which a worker yields groups"""
+    """mean occupancy above which a worker yields groups"""
     consumer: float = 0.01
-    """Th_con: mean occupancy below which a worker takes groups"""
+    """mean occupancy below which a worker takes groups"""
     beta: float = 0.5
+    """suppliers per consumer above which a worker is added"""
     reorganise_every: int = 10
     """epochs"""
     moves: int = 1
-    """groups that a supplier yields at once, at most; the paper's is 1"""
+    """groups that a supplier yields at once, at most"""
     rebalance: bool = True
-    """without it groups move only when the degree changes"""
+    """if False, groups move only when the degree changes"""
     decluster: bool = True
-    """without it the degree is always `most_workers`"""
+    """if False, the degree is always `most_workers`"""
     slots: int = 1
-    """n_g: a worker's turn comes in one of so many epochs, in which it does the work of all of them"""
+    """n_g: each worker runs in one of this many epochs, and then does the work of all of them"""
     name: ClassVar[str] = "rebalance"
+    settings: ClassVar[tuple[str, ...]] = (ROUTING, WORKERS, MEMORY)
 
     def __post_init__(self) -> None:
         if min(self.groups, self.most_workers, self.reorganise_every, self.moves) < 1:
             raise InvalidArgumentError(
                 f"groups {self.groups}, most_workers {self.most_workers}, reorganise_every {self.reorganise_every} and "
-                f"moves {self.moves}: with none of any of them no row could be placed, or no group could ever move",
-                hint="give each of them as 1 or more",
+                f"moves {self.moves}: below 1, no row could be placed or no group could ever move",
+                hint="set each of them to 1 or more",
             )
         if not (0 <= self.consumer < self.supplier and self.beta > 0):
             raise InvalidArgumentError(
-                f"supplier {self.supplier}, consumer {self.consumer}, beta {self.beta}: a worker could be both, and "
-                "groups would go in circles",
-                hint="0 <= consumer < supplier, and beta above 0; the paper's are 0.5, 0.01 and 0.5",
+                f"supplier {self.supplier}, consumer {self.consumer}, beta {self.beta}: a worker could be supplier and "
+                "consumer at once, and groups would move in circles",
+                hint="use 0 <= consumer < supplier, and beta above 0; the defaults are 0.5, 0.01 and 0.5",
             )
 
     def decide(self, history: Sequence[EpochProgress], current: Mapping[str, Any]) -> Mapping[str, Any]:
-        workers, routing, memory, why = self._standing(current)
+        workers, routing, memory, why = self._in_force(current)
         if memory.epoch is None and history:
             memory = replace(memory, epoch=history[0].epoch - 1)
         loads = self._loads(history, memory, workers, routing)
@@ -194,56 +195,56 @@ class Rebalance:
         memory = replace(memory, epoch=history[-1].epoch, turn=turn, moves=recent)
         return self._reorganise(workers, routing, memory, loads)
 
-    def _standing(self, current: Mapping[str, Any]) -> tuple[int, list[int], Memory, dict[str, str]]:
-        """Degree, table and memory as the last decision left them, repaired where the query was changed since."""
+    def _in_force(self, current: Mapping[str, Any]) -> tuple[int, list[int], Memory, dict[str, str]]:
+        """Degree, table and memory of the last decision, adapted if the query was changed since."""
         before = max(1, int(current.get(WORKERS) or self.most_workers))
         workers = min(before, self.most_workers) if self.decluster else self.most_workers
         known = current.get(ROUTING)
         if known is None or len(known) != self.groups:
-            # Another number of groups hashes rows otherwise: the old table says nothing of the new groups.
+            # With another number of groups rows are hashed differently: the old table does not apply to the new groups.
             routing = [group % workers for group in range(self.groups)]
-            why = {} if known is None else {"why:routing": f"{len(known)} -> {self.groups} groups: dealt anew"}
+            why = {} if known is None else {"why:routing": f"{len(known)} -> {self.groups} groups: dealt out again"}
             return workers, routing, Memory(), why
         routing, memory = [int(worker) for worker in known], Memory.of(current.get(MEMORY))
         if workers == before and all(0 <= worker < workers for worker in routing):
             return workers, routing, memory, {}
-        repaired = _repaired(routing, before, workers)
-        # Where groups came from, and what the load was, speaks of workers that are not there any more.
+        adapted = _adapted(routing, before, workers)
+        # Past moves and the past load belong to workers that no longer exist.
         memory = replace(memory, quiet=0, raised=None, moves=())
-        why = {"why:routing": f"{before} -> {workers} workers since the last run: dealt to those that are there"}
-        return workers, repaired, memory, why
+        why = {"why:routing": f"{before} -> {workers} workers since the last run: dealt out again"}
+        return workers, adapted, memory, why
 
     def _loads(
         self, history: Sequence[EpochProgress], memory: Memory, workers: int, routing: Sequence[int]
     ) -> _Loads | None:
-        """The loads of the reorganisation epoch, or None as long as it has not ended."""
+        """The loads of the reorganisation epoch, or None until it has ended."""
         if not history or memory.epoch is None or history[-1].epoch - memory.epoch < self.reorganise_every:
             return None
         measured = [
             (epoch, operator)
             for epoch in history
             if epoch.epoch > memory.epoch
-            and not epoch.replayed  # how long a second run took says nothing of the next first one
+            and not epoch.replayed  # the duration of a replay does not predict that of a first run
             and (operator := epoch.operator(self.operator)) is not None
         ]
         seconds = sum(epoch.interval for epoch, _ in measured)
         if len(measured) < ENOUGH * min(self.reorganise_every, HISTORY) or seconds <= 0:
             return None
-        found: list[list[float]] = [[] for _ in range(workers)]
+        occupancies: list[list[float]] = [[] for _ in range(workers)]
         weights, busy = [0.0] * self.groups, 0.0
         for _, operator in measured:
             for worker in operator.workers:
                 if worker.worker < workers and worker.occupancy is not None:
-                    found[worker.worker].append(worker.occupancy)
+                    occupancies[worker.worker].append(worker.occupancy)
                 busy += worker.seconds / seconds
             for group, spent in _group_seconds(operator, routing):
                 weights[group] += spent / seconds
-        occupancy = tuple(sum(each) / len(each) if each else 0.0 for each in found)
+        occupancy = tuple(sum(each) / len(each) if each else 0.0 for each in occupancies)
         return _Loads(occupancy, tuple(weights), busy)
 
     def _reorganise(self, workers: int, routing: list[int], memory: Memory, loads: _Loads) -> dict[str, Any]:
         f = loads.occupancy
-        # Without any busy seconds all groups count alike.
+        # Without any busy seconds all groups weigh the same.
         weights = loads.weights if any(loads.weights) else (1.0,) * self.groups
         table = _Table(list(routing), weights, memory)
         suppliers = sorted(
@@ -254,48 +255,48 @@ class Rebalance:
         why: dict[str, str] = {}
         degree = workers
         if suppliers:
-            seen = f"{len(suppliers)} suppliers, {len(consumers)} consumers"
+            counts = f"{len(suppliers)} suppliers, {len(consumers)} consumers"
             if self.decluster and workers < self.most_workers and len(suppliers) > self.beta * len(consumers):
                 why = self._yield(table, suppliers, [workers] * len(suppliers))
-                if table.moved:  # a worker with no group would be none
+                if table.moved:  # without a group the new worker would be useless
                     degree = workers + 1
                     memory = replace(memory, raised=(memory.turn, loads.busy))
-                    why["why:workers"] = f"{seen}: {workers} -> {degree}"
+                    why["why:workers"] = f"{counts}: {workers} -> {degree}"
             if degree == workers and self.rebalance:
                 why = self._yield(table, suppliers, consumers)
         elif self.decluster and (fewer := self._without_last(workers, routing, memory, loads)) is not None:
             table, degree = fewer, workers - 1
             memory = replace(memory, quiet=0)
             why["why:workers"] = f"no supplier, busy {loads.busy:.2f} of {workers} workers: {workers} -> {degree}"
-            why["why:routing"] = _told(table.moved, table.routing)
+            why["why:routing"] = _described(table.moved, table.routing)
         moves = (*memory.moves, *((group, source, memory.turn) for group, source in table.moved))
         return _settings(degree, table.routing, replace(memory, moves=moves), why)
 
     def _yield(self, table: _Table, suppliers: Iterable[int], takers: Iterable[int]) -> dict[str, str]:
-        """Each supplier to one taker, and each taker once; the reason."""
-        free, kept = list(takers), []
+        """Move groups from each supplier to one taker, each taker once; returns the reason."""
+        free, reasons = list(takers), []
         for supplier in suppliers:
             taker = next((taker for taker in free if table.relieve(supplier, taker, self.moves)), None)
             if taker is not None:
                 free.remove(taker)
             elif len(table.groups(supplier)) < 2:
-                kept.append(f"worker {supplier} keeps its only group")
+                reasons.append(f"worker {supplier} keeps its only group")
             elif not free:
-                kept.append(f"worker {supplier} finds no consumer")
+                reasons.append(f"worker {supplier} finds no consumer")
             else:
-                kept.append(f"worker {supplier} has no group that would help a consumer")
-        told = [_told(table.moved, table.routing)] if table.moved else []
-        return {"why:routing": "; ".join([*told, *kept])}
+                reasons.append(f"worker {supplier} has no group that would help a consumer")
+        moves = [_described(table.moved, table.routing)] if table.moved else []
+        return {"why:routing": "; ".join([*moves, *reasons])}
 
     @property
     def _safe(self) -> float:
-        """Busy seconds per second and worker that leave room: its turn is a part of the time only."""
+        """Busy seconds per second that leave a worker room: it runs only a part of the time."""
         return SAFE / self.slots
 
     def _without_last(self, workers: int, routing: Sequence[int], memory: Memory, loads: _Loads) -> _Table | None:
-        """The table with the last worker's groups dealt to the others; None if they cannot take them, or not yet.
+        """The table with the last worker's groups dealt to the others; None if it is too early or they have no room.
 
-        It is always the last one, since workers are numbered without gaps.
+        The last worker is the one that goes, since workers are numbered without gaps.
         """
         others = range(workers - 1)
         if not others or memory.quiet < QUIET or loads.busy > self._safe * len(others):
@@ -321,7 +322,7 @@ def _settings(workers: int, routing: list[int], memory: Memory, why: Mapping[str
 
 
 def _group_seconds(operator: OperatorProgress, routing: Sequence[int]) -> Iterable[tuple[int, float]]:
-    """Busy seconds of each group; what a worker spent on no group in particular, its groups have in equal parts."""
+    """Busy seconds of each group; time spent on no particular group is split equally between a worker's groups."""
     for worker in operator.workers:
         known = [(group, spent) for group, spent in worker.group_seconds if 0 <= group < len(routing)]
         yield from known
@@ -330,13 +331,13 @@ def _group_seconds(operator: OperatorProgress, routing: Sequence[int]) -> Iterab
         yield from ((group, rest / len(own)) for group in own)
 
 
-def _repaired(routing: Sequence[int], before: int, workers: int) -> list[int]:
-    """The table for another number of workers; by numbers of groups, since loads are not known after a restart."""
-    repaired = [worker if 0 <= worker < workers else -1 for worker in routing]
-    held = [repaired.count(worker) for worker in range(workers)]
+def _adapted(routing: Sequence[int], before: int, workers: int) -> list[int]:
+    """The table for another number of workers, balanced by numbers of groups: after a restart loads are unknown."""
+    adapted = [worker if 0 <= worker < workers else -1 for worker in routing]
+    held = [adapted.count(worker) for worker in range(workers)]
 
     def deal(group: int, worker: int) -> None:
-        repaired[group] = worker
+        adapted[group] = worker
         held[worker] += 1
 
     for group in (group for group, worker in enumerate(routing) if not 0 <= worker < workers):
@@ -345,10 +346,10 @@ def _repaired(routing: Sequence[int], before: int, workers: int) -> list[int]:
         while held[new] < len(routing) // workers:
             fullest = held.index(max(held))
             held[fullest] -= 1
-            deal(repaired.index(fullest), new)
-    return repaired
+            deal(adapted.index(fullest), new)
+    return adapted
 
 
-def _told(moved: Sequence[tuple[int, int]], routing: Sequence[int]) -> str:
+def _described(moved: Sequence[tuple[int, int]], routing: Sequence[int]) -> str:
     shown = [f"{group}: {source} -> {routing[group]}" for group, source in moved]
     return f"group {', '.join(shown)}"

@@ -1,24 +1,24 @@
-"""When to shed, where, and how much: the load monitor and the controller of paper 4.
+"""When to shed load, where, and how much: the load monitor and the shedding controller.
 
-Seconds of an epoch = fixed + kept rows * per_row + shed rows * per_shed, fitted to the last epochs. An epoch reads what
-came while the one before ran, so its oldest row has waited that long when it begins:
+Seconds of an epoch = fixed + kept rows * per_row + shed rows * per_shed, fitted to the last epochs. An epoch reads the
+rows that arrived while the previous one ran, so its oldest row has already waited that long when the epoch begins:
 
-    latency = interval of the epoch before + seconds of this one
+    latency = interval of the previous epoch + seconds of this one
 
-From that follows how many rows an epoch may keep, and which share of the work must be spared. Which points spare it is
-a linear program with one constraint: the points that lose least (by the weights of their outputs) per second spared
-come first, each up to what its gap bound allows. Of all ways to put points together (`plan.drops.cuts`) the one that
-delivers most is taken, of equal ones the earliest.
+This gives the number of rows that an epoch may keep, and so the share of the work that must be saved. Choosing the drop
+points is a linear program with one constraint: the points that lose least (by the weights of their outputs) per second
+saved come first, each up to what its gap bound allows. Of all sets of points that can drop together
+(`shedding.points.cuts`), the controller takes the one that delivers most; if several do, the earliest in the plan.
 
-| | raises | lowers |
+| | raised | lowered |
 |---|---|---|
-| share p | at once, when an epoch within `LOOK_AHEAD` would pass the bound | to what `SLACK` more load would need |
-| cut | when another delivers `BETTER` more | |
-| shut queries | after `PATIENCE` epochs that no p relieves: the costliest | after as many that would, with `SLACK` |
-| headroom | by `LATE` after an epoch whose latency came `NEAR` the bound | by `IN_TIME` after any other |
+| share p | at once, when an epoch within `LOOK_AHEAD` would exceed the bound | to what `LOAD_SLACK` more load needs |
+| cut | changed when another delivers `BETTER` more | |
+| shut queries | after `PATIENCE` epochs in which no p is enough: the costliest | after as many in which one is |
+| headroom | by `LATE` after an epoch whose latency came within `NEAR` of the bound | by `IN_TIME` after any other |
 
-The last row is how a quantile is followed: where one epoch in LATE / IN_TIME comes near the bound, the two are in
-balance. How far epochs stray from the model is another matter on each machine, and with each source.
+The last row tracks a quantile: the two balance when one epoch in LATE / IN_TIME comes near the bound. How far epochs
+deviate from the model differs between machines and sources.
 """
 
 from __future__ import annotations
@@ -30,59 +30,59 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from anabranch.control.base import RECENT, excess_backlog, fit_nonnegative, mean_arrival_rate, register
+from anabranch.control.base import RECENT_EPOCHS, excess_backlog, fit_nonnegative, mean_arrival_rate
 from anabranch.observe.progress import EpochProgress, OperatorProgress
 from anabranch.shedding.points import Box, DropPoint
 from anabranch.shedding.windrop import most
 
 WARM_UP = 2
-"""epochs at the start of a run that say little: Spark compiles, Python processes start"""
-HEADROOM = 0.18
-"""share of the latency bound that is left for what the model does not know, at least"""
+"""epochs ignored at the start of a run, while Spark compiles and Python processes start"""
+LEAST_HEADROOM = 0.18
+"""share of the latency bound that is kept free for what the model does not cover, at least"""
 MOST_HEADROOM = 0.4
 LATE, IN_TIME = 0.04, 0.001
-"""by how much that grows with an epoch that is nearly late, and shrinks with any other"""
+"""by how much the headroom grows after an epoch that is nearly late, and shrinks after any other"""
 SMOOTH = 4
-"""epochs over which the rate is taken: a source that hands out whole seconds makes that of one epoch jump"""
+"""epochs over which the rate is averaged: with a source that hands out whole seconds, the rate of one epoch jumps"""
 MOST_RATE = 1e12
-"""rows per second: more is as good as no limit"""
+"""rows per second; a higher capacity counts as unlimited"""
 FIXED_SHARE = 1.25
-"""epochs are not made shorter than this share of what they cost without rows: all would be dropped for nothing"""
+"""epochs are not made shorter than this multiple of their fixed cost: that would drop all rows and gain nothing"""
 PRIOR = 0.2
-"""weight of the costs as they were found before, against an epoch's"""
+"""weight of the previously fitted costs, against that of one epoch"""
 SHED_COST = 0.1
-"""of what a kept row costs: what a shed one is taken to cost before any was"""
+"""cost of a shed row as a share of a kept one, assumed until rows have been shed"""
 NEAR = 0.08
-"""an epoch that took longer by this share is made up for by the next one; one this near the bound is nearly late"""
-SLACK = 0.04
-"""hysteresis: a share is lowered only to what a rate higher by this would need"""
+"""an epoch longer than planned by this share is made up for by the next; one this close to the bound is nearly late"""
+LOAD_SLACK = 0.04
+"""hysteresis: a share p is lowered only to what a rate higher by this share would need"""
 STEP = 0.05
-"""hysteresis: a share p stays as it is where a lower one would deliver less than this share more"""
+"""hysteresis: a share p is kept if lowering it would deliver less than this share more"""
 LOOK_AHEAD = 3
-"""epochs within which latency must pass the bound before anything is dropped"""
+"""shedding starts when latency is predicted to exceed the bound within this many epochs"""
 PATIENCE = 3
 """epochs before a query is shut, or opened again"""
 LEAST = 0.02
-"""share of rows from which it is concluded how many there would have been"""
+"""the smallest share of kept rows from which the full number is extrapolated"""
 BETTER = 0.02
-"""share of what is delivered by which another cut must be better"""
+"""another cut must deliver more by this share to replace the present one"""
 
 
 @dataclass(frozen=True)
 class Load:
-    """What epochs cost and how much comes, as measured. Seconds."""
+    """Measured costs of epochs, in seconds, and the arrival rate."""
 
     rate: float
-    """rows per second that come"""
+    """rows arriving per second"""
     fixed: float
     per_row: float
     per_shed: float
     interval: float
-    """from the start of the last epoch to that of the next"""
+    """from the start of the last epoch to the start of the next"""
     waiting: float
-    """rows that the source held back"""
+    """rows held back by the source"""
     trigger: float
-    headroom: float = HEADROOM
+    headroom: float = LEAST_HEADROOM
 
     @property
     def costs(self) -> list[float]:
@@ -92,46 +92,46 @@ class Load:
     def of(
         cls, history: Sequence[EpochProgress], trigger: float | None, before: Sequence[float] | None = None
     ) -> Load | None:
-        """None as long as too little is known. `before`: the costs as they were found last.
+        """The load, or None while too little is known. `before`: the costs fitted last.
 
-        While load and p are steady, epochs cannot tell one cost from another; then these keep what was found before.
+        While load and p are steady, the epochs do not distinguish the costs; `before` then keeps the earlier estimate.
         """
-        known = [epoch for epoch in _telling(history)[-RECENT:] if _arrived(epoch) > 0]
+        known = [epoch for epoch in _representative(history)[-RECENT_EPOCHS:] if _arrived(epoch) > 0]
         if not known:
             return None
-        rows_of = np.array([[1.0, _arrived(epoch) - epoch.spared, epoch.spared] for epoch in known])
+        features = np.array([[1.0, _arrived(epoch) - epoch.spared, epoch.spared] for epoch in known])
         seconds = np.array([epoch.seconds for epoch in known])
         if before is None:
             half = float(seconds.mean()) / 2
-            per_row = half / float(rows_of[:, 1].mean()) if rows_of[:, 1].any() else 0.0
+            per_row = half / float(features[:, 1].mean()) if features[:, 1].any() else 0.0
             before = (half, per_row, SHED_COST * per_row)
-        fixed, per_row, per_shed = _fitted(rows_of, seconds, before)
-        came = [replace(epoch, rows=round(_arrived(epoch))) for epoch in history[-SMOOTH - 1 :]]
-        rate = mean_arrival_rate(came)
+        fixed, per_row, per_shed = _fitted(features, seconds, before)
+        arrivals = [replace(epoch, rows=round(_arrived(epoch))) for epoch in history[-SMOOTH - 1 :]]
+        rate = mean_arrival_rate(arrivals)
         last = history[-1]
         return cls(rate, fixed, per_row, per_shed, last.interval, excess_backlog(last, rate), trigger or 0.0)
 
     def steady(self, bound: float) -> float:
-        """How long an epoch may take, if all take as long."""
+        """How long an epoch may take if all epochs take equally long."""
         return bound / 2 if self.trigger <= bound / 2 else max(0.0, bound - self.trigger)
 
     def aim(self, bound: float) -> float:
-        """How long epochs shall take. What they cost without any row no drop can spare, so they get some more."""
+        """The target duration of an epoch; never below the fixed cost, which no drop can save."""
         return max(self.steady((1 - self.headroom) * bound), FIXED_SHARE * self.fixed)
 
     def capacity(self, bound: float) -> float:
-        """Rows per second that can be processed, all of them, within the bound."""
+        """Rows per second that can be processed within the bound without shedding."""
         steady = self.steady(bound)
         work = self.per_row * max(self.trigger, steady)
         return max(0.0, steady - self.fixed) / work if work > 0 else math.inf
 
     def drowns(self, bound: float) -> bool:
-        """Whether it would not be enough to drop everything: rows must be read and looked up to be dropped."""
+        """Whether dropping everything would not be enough: a row must be read and looked up to be dropped."""
         seconds = self.aim(bound)
         return self.fixed + self.per_shed * self.rate * max(self.trigger, seconds) > seconds
 
     def latency_ahead(self, epochs: int, more: float = 0.0) -> float:
-        """The worst latency of the next epochs, if nothing is dropped; `more`: at a rate higher by this share."""
+        """The worst latency of the next epochs if nothing is dropped, at a rate higher by the share `more`."""
         worst, interval, waiting, rate = 0.0, self.interval, self.waiting, self.rate * (1 + more)
         for _ in range(epochs):
             seconds = self.fixed + self.per_row * (rate * interval + waiting)
@@ -140,47 +140,47 @@ class Load:
         return worst
 
     def to_spare(self, bound: float, more: float = 0.0) -> float:
-        """The share of the work with rows that must be spared for good. Below 0: room is left.
+        """The share of the work on rows that must be saved permanently, at a rate higher by the share `more`.
 
-        `more`: at a rate higher by this share.
+        A negative share means that there is room for more work.
         """
         steady = self.aim(bound)
         return self._spare(self.rate * (1 + more) * max(self.trigger, steady), steady)
 
     def to_spare_now(self, bound: float) -> float:
-        """The same for the next epoch alone: if the last one was long, so many rows have come, and have waited."""
+        """The same for the next epoch alone: after a long epoch, more rows than usual have arrived and waited."""
         steady, rows = self.aim(bound), self.rate * self.interval + self.waiting
         seconds = max(min(steady, (1 - NEAR) * bound - self.interval), FIXED_SHARE * self.fixed)
         return self._spare(rows, seconds) if self.interval > (1 + NEAR) * max(self.trigger, steady) else -math.inf
 
     def _spare(self, rows: float, seconds: float) -> float:
-        gained = (self.per_row - self.per_shed) * rows
-        if gained <= 0:
+        saving = (self.per_row - self.per_shed) * rows
+        if saving <= 0:
             return 0.0 if self.fixed + self.per_row * rows <= seconds else 1.0
-        return (self.fixed + self.per_row * rows - seconds) / gained
+        return (self.fixed + self.per_row * rows - seconds) / saving
 
 
 @dataclass(frozen=True)
 class WorkShares:
-    """Which share of the work with rows each operator has: with what it reads, and with what it delivers."""
+    """The share of the work on rows that each operator does: reading rows, and delivering results."""
 
     reading: Mapping[str, float]
     delivering: Mapping[str, float]
 
     @classmethod
     def of(cls, history: Sequence[EpochProgress], boxes: Sequence[Box], points: Mapping[str, DropPoint]) -> WorkShares:
-        """As they would be if nothing were shed."""
+        """The shares as they would be if nothing were shed."""
         reading: dict[str, float] = {}
         delivering: dict[str, float] = {}
         of = {box.name: box for box in boxes}
         for box in boxes:
             known: list[tuple[OperatorProgress, float, float]] = []
             arrived = 0.0
-            for epoch in reversed(_telling(history)):
+            for epoch in reversed(_representative(history)):
                 measured = epoch.operator(box.name)
                 shut = [point for drop in epoch.drops if drop.bound is None and (point := points.get(drop.point))]
-                # What an operator would do with all rows does not show while it gets none.
-                if measured is None or len(known) == RECENT or any(box.name in point.domain for point in shut):
+                # While an operator gets no rows, its cost for all rows cannot be measured.
+                if measured is None or len(known) == RECENT_EPOCHS or any(box.name in point.domain for point in shut):
                     continue
                 read = delivered = 1.0
                 for drop in epoch.drops:
@@ -190,7 +190,7 @@ class WorkShares:
                         delivered -= drop.p
                 known.append((measured, max(read, LEAST), max(delivered, LEAST)))
                 arrived += _arrived(epoch)
-            # Per row that came: epochs in which one operator was shut do not count for it, but do for the others.
+            # Per arriving row: an epoch in which one operator was shut is ignored for it, but not for the others.
             rows = max(arrived / len(known), 1.0) if known else 1.0
             reading[box.name], delivering[box.name] = (seconds / rows for seconds in _seconds_of(known))
         total = sum(reading.values()) + sum(delivering.values())
@@ -202,7 +202,7 @@ class WorkShares:
         )
 
     def spared(self, point: DropPoint, boxes: Sequence[Box], *, shut: bool = False) -> float:
-        """The share of all work that is spared per share of the units of a point that is dropped; `shut`: all of it."""
+        """The share of all work saved, per share of a point's units that is dropped; `shut`: all units are dropped."""
         of = {box.name: box for box in boxes}
         share = 0.0
         for name in point.domain:
@@ -211,22 +211,22 @@ class WorkShares:
 
 
 def _spared_rows(point: DropPoint, name: str, boxes: Mapping[str, Box], *, shut: bool = False) -> float:
-    """The share of the rows that an operator below a point does not get, per share of the units that is dropped."""
+    """The share of an operator's rows saved by a point above it, per share of the units that is dropped."""
     if point.kind == "results":
         return 0.0
     if shut:
-        return 1.0  # no unit is kept that would need a row
+        return 1.0  # no kept unit needs a row
     above = [emits for origin in boxes[name].reads for emits in point.emits.get(origin, ())]
     first = name in point.at or (point.kind == "source" and set(boxes[name].reads) & set(point.at))
     spans = [point.span] if first else above
     return min((span.spared(point.bound) for span in spans), default=0.0)
 
 
-def _telling(history: Sequence[EpochProgress]) -> list[EpochProgress]:
-    """The epochs whose seconds say something about those to come."""
+def _representative(history: Sequence[EpochProgress]) -> list[EpochProgress]:
+    """The epochs whose durations predict those of later ones."""
     run = [epoch for epoch in history if not epoch.replayed]
     if 2 <= len(run) <= WARM_UP + 1 and run[-1].seconds > run[-2].seconds > 0:
-        # Later ones should be faster. This was not: it drowns, and to wait would cost as much again.
+        # Epochs should get faster during warm-up. This one was slower: the query is overloaded already.
         return run[-1:]
     return run[WARM_UP:]
 
@@ -238,11 +238,11 @@ def _arrived(epoch: EpochProgress) -> float:
 def _fitted(
     features: np.ndarray[Any, Any], seconds: np.ndarray[Any, Any], before: Sequence[float] | None = None
 ) -> tuple[float, float, float]:
-    """Seconds per unit of each feature, none negative. Where two cannot be told apart, they stay as they were."""
+    """Seconds per unit of each feature, none negative. Features that always vary together keep their earlier costs."""
     scale = np.maximum(np.abs(features).max(axis=0), 1e-12)
     scaled = features / scale
     if before is not None:
-        # As if an epoch had told each of them, which counts less than those that were measured.
+        # One artificial epoch for each cost, with less weight than the measured ones.
         scale = np.where(features.any(axis=0), scale, 1 / np.maximum(np.array(before), 1e-12))
         scaled = np.vstack([features / scale, PRIOR * np.eye(3)])
         seconds = np.append(seconds, PRIOR * np.array(before) * scale)
@@ -251,10 +251,9 @@ def _fitted(
 
 
 def _seconds_of(measured: Sequence[tuple[OperatorProgress, float, float]]) -> tuple[float, float]:
-    """Seconds of a mean epoch with what was read and with what was delivered, without the fixed part.
+    """Seconds that a mean epoch spends on reading rows and on delivering results, without the fixed part.
 
-    With each epoch comes which share of the rows and of the results it had, of what it would have had. What sinks take
-    is for the results alone.
+    Each epoch comes with the shares of the rows and of the results that it kept. The time of sinks counts for results.
     """
     if not measured:
         return 0.0, 0.0
@@ -272,27 +271,28 @@ def _seconds_of(measured: Sequence[tuple[OperatorProgress, float, float]]) -> tu
 
 
 def _headroom(history: Sequence[EpochProgress], bound: float, before: float) -> float:
-    """The share of the bound to leave. Only the first of several late epochs counts: the others wait for its rows."""
+    """The share of the bound to keep free. Of late epochs in a row only the first counts: it delayed the rest."""
     if len(history) < 2 or not (history[-1].drops and history[-2].drops):
-        return max(HEADROOM, before - IN_TIME)  # nothing was dropped, so nothing is known about how well
+        return max(LEAST_HEADROOM, before - IN_TIME)  # nothing was dropped, so nothing was learned
     late = [(epoch.latency or 0.0) > (1 - NEAR) * bound for epoch in history[-2:]]
     if late[-1]:
         return before if late[0] else min(MOST_HEADROOM, before + LATE)
-    return max(HEADROOM, before - IN_TIME)
+    return max(LEAST_HEADROOM, before - IN_TIME)
 
 
-@register
 @dataclass(frozen=True)
-class Shed:
-    """Settings `p` (by point), `cut` (the points in use) and `shut` (points where everything is dropped)."""
+class ShedController:
+    """Decides for the whole query: `p` (the share dropped at each point), `cut` (the points in use) and `shut` (the
+    points where everything is dropped). The other settings are what it remembers and what the drop plan reports.
+    """
 
     boxes: tuple[Box, ...]
     cuts: tuple[tuple[DropPoint, ...], ...]
     max_latency: float | None
-    """seconds; None: only `share` counts"""
+    """seconds; None: only `share` decides"""
     trigger: float | None = None
     share: float | None = None
-    """drop this share always"""
+    """a fixed share to drop, whatever the load"""
     weights: Mapping[str, float] = field(default_factory=dict)
     name: ClassVar[str] = "shed"
 
@@ -301,12 +301,12 @@ class Shed:
             return self._fixed(self.share)
         points = {point.name: point for cut in self.cuts for point in cut}
         if self.max_latency is None or not set(current.get("cut", ())) <= points.keys():
-            current = {}  # of a run with other bounds
+            current = {}  # decided by a run with other bounds
         load = Load.of(history, self.trigger, current.get("costs"))
         if load is None or self.max_latency is None:
-            kept = (*QUIET, "costs", "spare", "headroom")
-            return {**QUIET, **{name: current[name] for name in kept if name in current}}
-        headroom = _headroom(history, self.max_latency, current.get("headroom", HEADROOM))
+            kept = (*NO_SHEDDING, "costs", "spare", "headroom")
+            return {**NO_SHEDDING, **{name: current[name] for name in kept if name in current}}
+        headroom = _headroom(history, self.max_latency, current.get("headroom", LEAST_HEADROOM))
         load = replace(load, headroom=headroom)
         shares = WorkShares.of(history, self.boxes, points)
         measured = {"rate": load.rate, "capacity": min(load.capacity(self.max_latency), MOST_RATE)}
@@ -314,17 +314,17 @@ class Shed:
         return {**decided, "costs": load.costs, "load": measured, "headroom": headroom}
 
     def overloaded(self, history: Sequence[EpochProgress]) -> str | None:
-        """What is wrong, if latency will pass its bound; for a query that must not shed."""
+        """Why latency will exceed its bound, or None if it will not; for a query that must not shed."""
         load = Load.of(history, self.trigger)
         if load is None or self.max_latency is None:
             return None
         predicted = load.latency_ahead(LOOK_AHEAD)
-        return None if predicted <= self.max_latency else _told(load, predicted, self.max_latency)
+        return None if predicted <= self.max_latency else _cause(load, predicted, self.max_latency)
 
     def _fixed(self, share: float) -> dict[str, Any]:
         cut = self.cuts[0] if self.cuts else ()
         p = {point.name: min(share, most(point.bound)) for point in cut}
-        return {**QUIET, "cut": [point.name for point in cut], "p": p, "cause": f"a share of {share:g}, as told"}
+        return {**NO_SHEDDING, "cut": [point.name for point in cut], "p": p, "cause": f"a fixed share of {share:g}"}
 
     def _adapted(self, load: Load, shares: WorkShares, current: Mapping[str, Any]) -> dict[str, Any]:
         assert self.max_latency is not None
@@ -332,15 +332,15 @@ class Shed:
         shedding = any(current.get("p", {}).values()) or bool(current.get("shut"))
         predicted = load.latency_ahead(LOOK_AHEAD)
         if not shedding and predicted <= bound:
-            return {**QUIET, "cut": current.get("cut", [])}
-        # The bound may hold without shedding though no share p would keep the headroom: where the fixed part is large.
-        fits = load.latency_ahead(LOOK_AHEAD, SLACK) <= (1 - NEAR) * bound
+            return {**NO_SHEDDING, "cut": current.get("cut", [])}
+        # Where the fixed part is large, the bound can hold without shedding although no p would keep the headroom.
+        fits = load.latency_ahead(LOOK_AHEAD, LOAD_SLACK) <= (1 - NEAR) * bound
         calm_for = int(current.get("calm", 0)) + 1 if fits else 0
         if calm_for >= PATIENCE:
-            return {**QUIET, "cut": current.get("cut", []), "why:p": "the load is over"}
+            return {**NO_SHEDDING, "cut": current.get("cut", []), "why:p": "the overload is over"}
         needed = max(load.to_spare(bound), load.to_spare_now(bound))
-        calm = load.to_spare(bound, SLACK)
-        told = _told(load, predicted, bound)
+        calm = load.to_spare(bound, LOAD_SLACK)
+        cause = _cause(load, predicted, bound)
         unmet = self._unmet(load, shares, bound, current)
         shut = list(current.get("shut", ()))
         if unmet >= PATIENCE:
@@ -352,11 +352,11 @@ class Shed:
         before = current.get("p", {})
         p = {}
         for point in chosen[0]:
-            now, then, was = chosen[1][point.name], lower[1].get(point.name, 0.0), before.get(point.name, 0.0)
-            low = max(now, then)
+            now, later, was = chosen[1][point.name], lower[1].get(point.name, 0.0), before.get(point.name, 0.0)
+            low = max(now, later)
             p[point.name] = now if now >= was else was if low > 0 and was - low < STEP * (1 - was) else min(was, low)
         if not any(p.values()) and not shut:
-            return {**QUIET, "cut": current.get("cut", []), "why:p": "the load is over"}
+            return {**NO_SHEDDING, "cut": current.get("cut", []), "why:p": "the overload is over"}
         decided = {
             "cut": [point.name for point in chosen[0]],
             "p": p,
@@ -364,10 +364,10 @@ class Shed:
             "shut": shut,
             "unmet": unmet,
             "calm": calm_for,
-            "cause": told if not shut else f"{told}; no drop within the gap bounds is enough",
+            "cause": cause if not shut else f"{cause}; no drop within the gap bounds is enough",
         }
         if p != before or shut != current.get("shut", []):
-            decided["why:p"] = f"{told}: {max(needed, 0.0):.0%} of the work must be spared"
+            decided["why:p"] = f"{cause}: {max(needed, 0.0):.0%} of the work must be saved"
         return decided
 
     def _choose(
@@ -381,9 +381,9 @@ class Shed:
                 continue
             p, spared, delivered = self._filled(cut, needed, shares, shut)
             short = max(0.0, needed - spared)
-            stays = BETTER if names == list(current) else 0.0
-            # First what spares enough, then what delivers most; the cut in force wins unless another is clearly better.
-            rank = (-round(short, 2), delivered + stays)
+            bonus = BETTER if names == list(current) else 0.0
+            # First saving enough, then delivering most; the cut in force wins unless another is clearly better.
+            rank = (-round(short, 2), delivered + bonus)
             if best is None or rank > (best[0], best[1] + 1e-9):
                 best = (*rank, cut, p)
         return ((), {}) if best is None else (best[2], best[3])
@@ -391,7 +391,7 @@ class Shed:
     def _filled(
         self, cut: Sequence[DropPoint], needed: float, shares: WorkShares, shut: Sequence[str]
     ) -> tuple[dict[str, float], float, float]:
-        """The shares p of a cut, what they spare, and the share of all results, by weight, that is delivered."""
+        """The shares p of a cut, the work they save, and the share of all results, by weight, that is delivered."""
         spare = {point.name: shares.spared(point, self.boxes, shut=point.name in shut) for point in cut}
         worth = {point.name: sum(self.weights.get(name, 1.0) for name in point.outputs) for point in cut}
         p = {point.name: 1.0 if point.name in shut else 0.0 for point in cut}
@@ -407,16 +407,16 @@ class Shed:
         return p, spared, 1.0 - lost / total if total else 0.0
 
     def _unmet(self, load: Load, shares: WorkShares, bound: float, current: Mapping[str, Any]) -> int:
-        """Above 0: so many epochs in a row no p was enough; below: so many it would be, with fewer queries shut."""
+        """Epochs in a row in which no p was enough; negative: epochs in a row in which fewer shut queries would do."""
         shut, count = list(current.get("shut", ())), int(current.get("unmet", 0))
         if self._short(load.to_spare(bound), shares, shut):
             return max(count, 0) + 1
-        if shut and self._opened(load.to_spare(bound, SLACK), shares, shut) is not None:
+        if shut and self._opened(load.to_spare(bound, LOAD_SLACK), shares, shut) is not None:
             return min(count, 0) - 1
         return 0
 
     def _opened(self, needed: float, shares: WorkShares, shut: Sequence[str]) -> list[str] | None:
-        """Fewer queries to shut that would be enough: without the last one, or only some of those that it shuts."""
+        """A smaller set of shut queries that would be enough: without the last point, or with a part of its queries."""
         named = {point.name: point for cut in self.cuts for point in cut}
         last = set(named[shut[-1]].domain)
         finer = [name for name, point in named.items() if set(point.domain) < last]
@@ -427,16 +427,16 @@ class Shed:
         return self._most_spared(shares, shut) < needed - BETTER
 
     def _most_spared(self, shares: WorkShares, shut: Sequence[str]) -> float:
-        """The largest share of the work that can be spared while these points are shut."""
+        """The largest share of the work that can be saved while these points are shut."""
         able = [cut for cut in self.cuts if set(shut) <= {point.name for point in cut}]
         return max((self._filled(cut, math.inf, shares, shut)[1] for cut in able), default=0.0)
 
     def shut_one(self, shares: WorkShares, shut: Sequence[str]) -> list[str]:
-        """The points to shut when one query more must be: the costliest (paper 4, section 3.1).
+        """The points to shut when one more query must be shut: the costliest.
 
-        A point above others shuts all queries below it. So points that shut the fewest queries come first, and among
-        those the ones that spare most. A point may also take the place of others that are below it, and counts for what
-        it shuts in addition; it is the last resort. None helps that leaves less to spare than there is without it.
+        A point shuts all queries below it. So points that shut the fewest queries come first, and among those the ones
+        that save most. As a last resort a point replaces the points below it; only the queries that it shuts in
+        addition then count. A point that does not increase what can be saved is no candidate.
         """
         named = {point.name: point for cut in self.cuts for point in cut}
         able, best = self._most_spared(shares, shut), (-math.inf, 0, 0.0, list(shut))
@@ -453,14 +453,14 @@ class Shed:
         return best[3]
 
 
-QUIET: dict[str, Any] = {"cut": [], "p": {}, "shut": [], "unmet": 0, "calm": 0, "cause": ""}
-"""The decisions where nothing is dropped."""
+NO_SHEDDING: dict[str, Any] = {"cut": [], "p": {}, "shut": [], "unmet": 0, "calm": 0, "cause": ""}
+"""The decisions when nothing is dropped."""
 
 
-def _told(load: Load, predicted: float, bound: float) -> str:
-    told = f"{load.rate:,.0f} rows/s would take {predicted:.1f} s, the bound is {bound:g} s"
+def _cause(load: Load, predicted: float, bound: float) -> str:
+    cause = f"{load.rate:,.0f} rows/s would take {predicted:.1f} s, the bound is {bound:g} s"
     if load.aim(bound) > load.steady(bound):
-        return f"{told}; it cannot be kept: an epoch without any row takes {load.fixed:.1f} s. Raise max_latency"
+        return f"{cause}, which cannot be kept: an epoch without rows takes {load.fixed:.1f} s. Raise max_latency"
     if load.drowns(bound):
-        return f"{told}; it cannot be kept: even to drop all rows takes longer. Limit what the source hands out"
-    return told
+        return f"{cause}, which cannot be kept: even dropping all rows takes longer. Limit what the source hands out"
+    return cause

@@ -1,12 +1,12 @@
-"""Is a query well? Idle, running, stalled, failed or stopped, from what is known of it at one moment.
+"""The health of a query: starting, running, idle, stopped, stalled or failed.
 
 | state | meaning | HTTP |
 |---|---|---|
 | starting | no epoch has run yet | 200 |
-| running | an epoch runs, or rows wait for the next one | 200 |
-| idle | nothing waited when Spark last looked | 200 |
+| running | an epoch is running, or rows wait for the next one | 200 |
+| idle | no rows were waiting when Spark last looked | 200 |
 | stopped | it ended without an error, or was stopped | 200 |
-| stalled | an epoch runs for far longer than usual, or Spark has not got to an epoch for long | 503 |
+| stalled | an epoch takes far longer than usual, or Spark has not started one for a long time | 503 |
 | failed | it ended with an error | 503 |
 """
 
@@ -20,35 +20,35 @@ from typing import Any, Literal
 State = Literal["starting", "running", "idle", "stopped", "stalled", "failed"]
 
 _WORST: tuple[State, ...] = ("failed", "stalled", "starting", "running", "idle", "stopped")
-"""Of several queries the first of these counts."""
-_ILL: frozenset[State] = frozenset({"failed", "stalled"})
+"""Worst first: the status of several queries is the first of these that one of them has."""
+_UNHEALTHY: frozenset[State] = frozenset({"failed", "stalled"})
 
 STALLED_AFTER = 60.0
-"""seconds that an epoch may always take"""
+"""seconds that an epoch may take in any case"""
 USUAL_TIMES = 10.0
 """an epoch may take this many times as long as epochs usually do"""
 FIRST_EPOCH = 300.0
-"""seconds that the first epoch of a run may take: Spark starts processes, state is restored"""
+"""seconds that the first epoch of a run may take, while Spark starts processes and state is restored"""
 NO_EPOCH = 300.0
-"""seconds that Spark may be busy without an epoch: to ask a source for its offsets, say"""
+"""seconds that Spark may be busy without an epoch, for example asking a source for its offsets"""
 
 
 @dataclass(frozen=True)
 class Vitals:
-    """What is known of a query at one moment. Durations are in seconds."""
+    """What is known about a query at one moment. Durations are in seconds."""
 
     epoch: int | None = None
-    """the last that was published"""
+    """the last epoch that was published"""
     running: float | None = None
-    """for how long an epoch has been running; None: none runs"""
+    """how long the present epoch has been running; None if none is"""
     usual: float | None = None
-    """how long epochs of this run took; None before the first"""
+    """the usual duration of an epoch of this run; None before the first"""
     busy: float = 0.0
-    """since Spark last waited for rows or for the next trigger, or an epoch ended"""
+    """seconds since Spark last waited for rows or for the next trigger, or an epoch ended"""
     busy_with: str = ""
-    """what Spark says that it does"""
+    """what Spark says it is doing"""
     idle: bool = False
-    """nothing waited when Spark last looked"""
+    """no rows were waiting when Spark last looked"""
     ended: bool = False
     error: str | None = None
 
@@ -60,12 +60,12 @@ class Health:
     state: State
     why: str
     epoch: int | None = None
-    """the last that was published"""
+    """the last epoch that was published"""
 
     @property
     def ok(self) -> bool:
         """Neither stalled nor failed."""
-        return self.state not in _ILL
+        return self.state not in _UNHEALTHY
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -86,19 +86,19 @@ def _judged(now: Vitals) -> tuple[State, str]:
         why = f"an epoch has been running for {now.running:.1f} s{took}"
         return ("stalled" if now.running > allowed else "running"), why
     if now.busy > NO_EPOCH:
-        return "stalled", f"no epoch for {now.busy:.0f} s, in which Spark was busy with: {now.busy_with}"
+        return "stalled", f"no epoch for {now.busy:.0f} s; Spark is busy with: {now.busy_with}"
     if now.idle:
-        return "idle", "no rows wait"
+        return "idle", "no rows are waiting"
     if now.usual is None:
         return "starting", "no epoch has run yet"
     return "running", "the next epoch begins"
 
 
 def report(queries: Iterable[tuple[str, str | None, Health]]) -> tuple[HTTPStatus, dict[str, Any]]:
-    """The answer of the health path: (id, name, health) of each query."""
+    """The response of the health path, from (id, name, health) of each query."""
     found = list(queries)
     states = {health.state for _, _, health in found}
     worst = next((state for state in _WORST if state in states), "starting")
-    status = HTTPStatus.SERVICE_UNAVAILABLE if worst in _ILL else HTTPStatus.OK
+    status = HTTPStatus.SERVICE_UNAVAILABLE if worst in _UNHEALTHY else HTTPStatus.OK
     listed = [{"query": query, "name": name, **health.as_json()} for query, name, health in found]
     return status, {"status": worst, "queries": listed}

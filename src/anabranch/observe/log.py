@@ -1,14 +1,14 @@
-"""What a query does, one line each, through `logging`; all loggers are below `anabranch`.
+"""The log of a query, through `logging`; all loggers are below `anabranch`.
 
 | event | level |
 |---|---|
-| the query starts, or goes on from a checkpoint | INFO |
-| an epoch runs again | INFO |
+| the query starts, or continues from a checkpoint | INFO |
+| an epoch is run again | INFO |
 | groups were restored from the epoch store, where and why | INFO |
 | a controller changed a setting, and why | INFO |
 | the query ended or was stopped | INFO |
-| rows were late or bad: the first time, then at most once a minute and operator, with the sum since | WARNING |
-| windows are dropped, or more or fewer of them; they are no longer dropped | WARNING |
+| rows were late or bad: the first time, then at most once a minute per operator, with the sum since | WARNING |
+| windows are dropped, at another rate than before, or no longer | WARNING |
 | a listener failed | ERROR |
 | the query failed | ERROR |
 
@@ -27,17 +27,17 @@ from anabranch.text import counted, moment
 
 LOG = logging.getLogger(__name__)
 
-EVERY = 60.0
-"""Seconds between two lines about late or bad rows of one operator."""
+REPORT_EVERY = 60.0
+"""seconds between two lines about late or bad rows of one operator"""
 
 
 @dataclass
 class _Lost:
-    """Late and bad rows of an operator that no line has told yet."""
+    """Late and bad rows of an operator that are not in the log yet."""
 
     rows: Counter[str] = field(default_factory=Counter)
-    told: float | None = None
-    """when a line last did, by the clock of the epochs"""
+    reported: float | None = None
+    """when they were last logged, in epoch time"""
 
 
 class QueryLog:
@@ -49,7 +49,7 @@ class QueryLog:
         self._last = last
         """the last epoch of earlier runs"""
         self._settings = settings
-        """how it runs, in words"""
+        """a description of how it runs"""
         self._lost: dict[str, _Lost] = {}
         self._dropping: dict[str, tuple[float, int | None]] = {}
 
@@ -57,7 +57,7 @@ class QueryLog:
         if self._last is None:
             begins = "starts with epoch 0"
         else:
-            begins = f"goes on after epoch {self._last}, with epoch {self._last + 1}"
+            begins = f"continues after epoch {self._last}, with epoch {self._last + 1}"
         LOG.info(
             "query %s %s: checkpoint %s, %s, run %s",
             self._of(query), begins, self._checkpoint, self._settings, run,
@@ -67,7 +67,7 @@ class QueryLog:
         at = f"query {self._of(progress.query)}, epoch {progress.epoch}"
         self._last = progress.epoch
         if progress.replayed:
-            LOG.info("%s: ran again, with the decisions that were taken the first time", at)
+            LOG.info("%s: ran again, with the decisions of the first run", at)
         for operator in progress.operators:
             self._restored(at, operator)
             for change in changed(operator):
@@ -78,7 +78,7 @@ class QueryLog:
     def on_terminated(self, query: str, error: str | None) -> None:
         for name, lost in self._lost.items():
             if lost.rows:
-                _tell_lost(f"query {self._of(query)}", name, lost.rows)
+                _log_lost(f"query {self._of(query)}", name, lost.rows)
         after = "before its first epoch" if self._last is None else f"after epoch {self._last}"
         if error is None:
             LOG.info("query %s ended %s", self._of(query), after)
@@ -94,17 +94,17 @@ class QueryLog:
             reasons.update(worker.rebuilt_why)
         groups = sum(worker.rebuilt for worker in operator.workers)
         if groups:
-            why = ", ".join(f"{n:,} for {reason}" for reason, n in sorted(reasons.items()))
-            told = f" ({why})" if why else ""
-            LOG.info("%s, %s: restored %s from the epoch store%s", at, operator.name, counted(groups, "group"), told)
+            why = ", ".join(f"{n:,} for {each}" for each, n in sorted(reasons.items()))
+            reason = f" ({why})" if why else ""
+            LOG.info("%s, %s: restored %s from the epoch store%s", at, operator.name, counted(groups, "group"), reason)
 
     def _rows_lost(self, at: str, operator: OperatorProgress, now: float) -> None:
         if operator.late or operator.bad:
             self._lost.setdefault(operator.name, _Lost()).rows.update(late=operator.late, bad=operator.bad)
         lost = self._lost.get(operator.name)
-        if lost is not None and lost.rows.total() and (lost.told is None or now - lost.told >= EVERY):
-            _tell_lost(at, f"{operator.name} with its watermark at {moment(operator.watermark)}", lost.rows)
-            self._lost[operator.name] = _Lost(told=now)
+        if lost is not None and lost.rows.total() and (lost.reported is None or now - lost.reported >= REPORT_EVERY):
+            _log_lost(at, f"{operator.name} with its watermark at {moment(operator.watermark)}", lost.rows)
+            self._lost[operator.name] = _Lost(reported=now)
 
     def _dropped(self, at: str, progress: EpochProgress) -> None:
         now = {drop.point: (drop.p, drop.bound) for drop in progress.drops if drop.p or drop.bound is None}
@@ -112,10 +112,10 @@ class QueryLog:
             if drop.point in now and now[drop.point] != self._dropping.get(drop.point):
                 LOG.warning("%s: windows are dropped at %s", at, drop.describe())
         for point in self._dropping.keys() - now.keys():
-            LOG.warning("%s: no more windows are dropped at %s", at, point)
+            LOG.warning("%s: windows are no longer dropped at %s", at, point)
         self._dropping = now
 
 
-def _tell_lost(at: str, where: str, rows: Counter[str]) -> None:
-    told = " and ".join(f"{n:,} {what}" for what, n in sorted(rows.items()) if n)
-    LOG.warning("%s, %s: %s rows, kept in the side output", at, where, told)
+def _log_lost(at: str, where: str, rows: Counter[str]) -> None:
+    lost = " and ".join(f"{n:,} {what}" for what, n in sorted(rows.items()) if n)
+    LOG.warning("%s, %s: %s rows, kept in the side output", at, where, lost)

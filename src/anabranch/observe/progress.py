@@ -1,24 +1,23 @@
-"""What an epoch measured: plain values that controllers, listeners, the simulator and a user read alike.
+"""What an epoch measured: plain values for controllers, listeners, the simulator and users.
 
     EpochProgress                  one epoch of one query
       └ OperatorProgress           one operator of the network in it
-          ├ SplitterMeasure        one window splitter (paper 5), where the operator has some
-          ├ PartitionMeasure       one window of a key partitioner (paper 3), where a policy places the keys
+          ├ SplitterMeasure        one window splitter, where the operator has some
+          ├ PartitionMeasure       one window of a key partitioner, where a policy places the keys
           └ WorkerMeasure          one worker
-      └ DropProgress               one place where windows are dropped (paper 4)
+      └ DropProgress               one place where windows are dropped
 
-**Units.** Seconds are floats and wall clock, except *busy* seconds, which are summed over the tasks of one worker and
-can exceed the epoch's. The watermark is event time in integer microseconds, as all event times are. Rows, bytes,
-groups and windows are counts of this epoch alone, except `state_bytes`, `watermark` and `backlog`, which are as they
-stood at its end.
+**Units.** Seconds are floats in wall-clock time, except *busy* seconds, which are summed over the tasks of one worker
+and can exceed the epoch's duration. The watermark is event time in integer microseconds, as all event times are. Rows,
+bytes, groups and windows are counts of this epoch alone, except `state_bytes`, `watermark` and `backlog`, which are the
+values at its end.
 
-**Invariants.** A row that an operator read is processed, or counted as late, bad, ahead or shed; none is lost between
-these counts. `omitted + routed + broadcast` of a splitter is its `rows`. Times that are parts of another (the five
-named ones of a worker's `seconds`) never sum to more than it, but may to less.
+**Invariants.** A row that an operator read is processed, or counted as late, bad, ahead or shed; no row is missing from
+these counts. `omitted + routed + broadcast` of a splitter is its `rows`. Times that are parts of another time (such as
+those of a worker's `seconds`) sum to at most that time.
 
-`as_json` writes the derived figures too, because whoever reads a file of progress has no Python at hand; `from_json`
-computes them anew and skips keys that it does not know, so a file of a later release can be read. `print` shows a few
-lines for people (`progress_text`).
+`as_json` writes the derived figures too, for readers of the file that do not use Python. `from_json` computes them
+again and skips unknown keys, so it reads files of later releases. `print` shows a few lines (`progress_text`).
 """
 
 from __future__ import annotations
@@ -40,35 +39,34 @@ class WorkerMeasure:
 
     worker: int
     rows: int
-    """rows it was given, copies included"""
+    """rows given to it, including copies"""
     seconds: float
     """busy seconds"""
     groups: int = 0
     """partition-groups that it holds"""
     buffered: int = 0
-    """rows handed over and not yet processed: 0 at the end of a finished epoch, else the peak when its work began"""
+    """rows handed over and not yet processed: 0 at the end of a finished epoch, otherwise the peak at its start"""
     state_bytes: int = 0
     rebuilt: int = 0
     """groups whose state had to be restored from the epoch store"""
     merge_seconds: float = 0.0
-    """to bring the splitters' outputs into time order"""
+    """merging the splitters' outputs into time order"""
     query_seconds: float = 0.0
-    """in the operator itself, emitting included"""
+    """in the operator itself, including emitting"""
     open_seconds: float = 0.0
-    """to find the live state of its groups, or to rebuild it"""
+    """finding or rebuilding the live state of its groups"""
     read_seconds: float = 0.0
-    """to unpack the blocks"""
+    """unpacking blocks"""
     store_seconds: float = 0.0
-    """to log blocks, write snapshots and mark the live state"""
+    """logging blocks, writing snapshots and marking the live state"""
     write_seconds: float = 0.0
-    """to write the outputs"""
+    """writing the outputs"""
     occupancy: float | None = 0.0
-    """share of what it was handed that it had not joined when its part of the distribution epoch was over (paper 2);
-    None where it was not its turn"""
+    """share of its rows that it had not joined when its time in the epoch was over; None if it was not its turn"""
     group_seconds: tuple[tuple[int, float], ...] = ()
-    """(partition-group, busy seconds), where an operator can tell its groups apart; not in JSON"""
+    """(partition-group, busy seconds), where the operator measures its groups; not in JSON"""
     rebuilt_why: Mapping[str, int] = field(default_factory=dict)
-    """why groups had to be restored: reason, and how many groups"""
+    """number of restored groups, by reason"""
 
 
 @dataclass(frozen=True)
@@ -78,10 +76,10 @@ class SplitterMeasure:
     splitter: int
     rows: int
     windows: int
-    """physical windows, which are blocks of rows and not windows of the query"""
+    """physical windows: blocks of rows, not windows of the query"""
     bytes_in: int = 0
     bytes_out: int = 0
-    """with all copies of what is broadcast"""
+    """including all copies of broadcast rows"""
     routed: int = 0
     """rows for one substream"""
     broadcast: int = 0
@@ -90,9 +88,9 @@ class SplitterMeasure:
     """rows for no substream"""
     read_seconds: float = 0.0
     split_seconds: float = 0.0
-    """in the routing and broadcast functions, and parting the rows"""
+    """in the routing and broadcast functions, and splitting the rows"""
     emit_seconds: float = 0.0
-    """to pack and hand on the blocks"""
+    """packing and sending the blocks"""
 
     @property
     def seconds(self) -> float:
@@ -102,34 +100,34 @@ class SplitterMeasure:
 
 @dataclass(frozen=True)
 class PartitionMeasure:
-    """What a key partitioner did with the tuples of one window in this epoch (paper 3; `split.imbalance`).
+    """What a key partitioner did with the tuples of one window in this epoch; `keys.metrics` defines the measures.
 
-    Several splitters of a user's operator share nothing, and nobody sees all keys: then `keys` is what the splitter saw
-    that saw most, and what cannot be known from that is None.
+    Several splitters of a user's operator share nothing, and none sees all keys. Then `keys` is the count of the
+    splitter that saw most, and measures that need all keys are None.
     """
 
     window: int | None
-    """its start: event time in microseconds; None where an epoch is the window"""
+    """start of the window: event time in microseconds; None where an epoch is the window"""
     policy: str
     workers: int
     tuples: int
     keys: int
-    """different keys"""
+    """distinct keys"""
     tuple_imbalance: float
-    """equation (1)"""
+    """tuples on the fullest worker above the mean"""
     cardinality_imbalance: float | None = None
-    """equation (6)"""
+    """distinct keys on the fullest worker above the mean"""
     hybrid_imbalance: float | None = None
-    """equation (10)"""
+    """the same for a load that combines tuples and keys"""
     aggregation_cost: int | None = None
-    """equation (4)"""
+    """partial results to combine"""
     least_cost: int | None = None
-    """proposition 1: every key on one worker"""
+    """the aggregation cost with every key on one worker"""
     most_cost: int | None = None
-    """proposition 1: every key on all workers"""
+    """the aggregation cost with every key on all workers"""
 
     def describe(self) -> str:
-        """One line for people."""
+        """One line of text."""
         line = (
             f"{self.policy}: {self.tuples:,} tuples of {self.keys:,} keys on {self.workers} workers, imbalance "
             f"{self.tuple_imbalance:,.1f} tuples"
@@ -148,30 +146,30 @@ class OperatorProgress:
 
     name: str
     rows: int = 0
-    """rows that it read"""
+    """rows read"""
     emitted: int = 0
-    """rows that it delivered"""
+    """rows delivered"""
     late: int = 0
     bad: int = 0
     ahead: int = 0
-    """rows too far ahead of the clock (`runtime.ahead`); not among the bad ones"""
+    """rows too far ahead of the clock (`runtime.ahead`); not counted as bad"""
     shed: int = 0
     watermark: int | None = None
-    """event time in microseconds; None before the first"""
+    """event time in microseconds; None before the first row"""
     state_bytes: int = 0
     seconds: float = 0.0
     workers: tuple[WorkerMeasure, ...] = ()
     splitters: tuple[SplitterMeasure, ...] = ()
     decisions: Mapping[str, Any] = field(default_factory=dict)
-    """settings in force in this epoch, as its ledger has them: plain JSON values"""
+    """settings in force in this epoch, as recorded in the ledger: plain JSON values"""
     partitions: tuple[PartitionMeasure, ...] = ()
-    """of the latest windows, where a policy places the keys"""
+    """measures of the latest windows, where a policy places the keys"""
     heaviest: tuple[tuple[int, int], ...] = ()
-    """(hash, tuples) of the keys with the most tuples, for a table that splitters share; not in JSON"""
+    """(hash, tuples) of the keys with the most tuples, for the table that splitters share; not in JSON"""
     metrics: Mapping[str, int] = field(default_factory=dict)
-    """what the operator counted itself"""
+    """counters of the operator itself"""
     publish_seconds: float = 0.0
-    """that its sinks took, after all operators"""
+    """in its sinks, after all operators"""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "workers", tuple(self.workers))
@@ -181,17 +179,17 @@ class OperatorProgress:
 
     @property
     def imbalance(self) -> float:
-        """How far the fullest worker is above the mean, over the mean; 0 with no rows."""
+        """Rows on the fullest worker above the mean, as a share of the mean; 0 without rows."""
         rows = [worker.rows for worker in self.workers]
         total = sum(rows)
         return max(rows) * len(rows) / total - 1.0 if total else 0.0
 
     @property
     def efficiency(self) -> float | None:
-        """Paper 5, equation (7): the splitters' share of all the time that splitting took; None without splitters.
+        """The splitters' share of all the time spent on splitting; None without splitters.
 
-        The workers' part is what they spend with no query installed: to read and to merge. The window router is no
-        process of ours, Spark's scheduler hands out the blocks, and so it has no part in the sum.
+        The workers' part is what they would spend without a query: reading and merging. Distributing the blocks is not
+        counted: Spark's scheduler does it.
         """
         splitting = sum(splitter.seconds for splitter in self.splitters)
         overhead = sum(worker.read_seconds + worker.merge_seconds for worker in self.workers)
@@ -200,32 +198,32 @@ class OperatorProgress:
 
 @dataclass(frozen=True)
 class DropProgress:
-    """What one drop point (`plan.drops`) did in an epoch. Windows are counted once per bucket of keys."""
+    """What one drop point (`shedding.points`) did in an epoch. Windows are counted once per bucket of keys."""
 
     point: str
     p: float
-    """share of units that the coins say drop"""
+    """probability with which a unit is dropped"""
     bound: int | None
-    """B: units in a row that may be missing; None: the queries below are shut"""
+    """B: the most units in a row that may be dropped; None: the queries below are shut"""
     cause: str
     rows: int = 0
-    """rows that came to this point; of count windows, those that got their position in this epoch"""
+    """rows that reached this point; for count windows, those that got their position in this epoch"""
     shed: int = 0
-    """of them, those that were dropped at once"""
+    """rows dropped before any work"""
     windows: int = 0
-    """windows whose time was over in this epoch; count windows whose first row got its position"""
+    """windows that ended in this epoch; count windows whose first row got its position"""
     dropped: int = 0
-    """of them, those that were not delivered"""
+    """windows that ended and were not delivered"""
     delivered_share: float = 1.0
-    """of all windows since the query first shed"""
+    """share of windows delivered since the query first shed load"""
 
     @property
     def kept(self) -> int:
-        """Rows that passed."""
+        """Rows that were not dropped."""
         return self.rows - self.shed
 
     def describe(self) -> str:
-        """One line for people."""
+        """One line of text."""
         how = "shut" if self.bound is None else f"p = {self.p:.2f}, B = {self.bound}"
         return (
             f"{self.point}: {how}; {self.shed:,} of {self.rows:,} rows shed, {self.dropped:,} of {self.windows:,} "
@@ -246,30 +244,28 @@ class EpochProgress:
     seconds: float
     """how long the epoch took, from reading to publishing"""
     trigger_seconds: float | None = None
-    """the trigger's interval; None where one epoch follows the other at once"""
+    """the trigger's interval; None where epochs follow each other immediately"""
     rows: int = 0
     """rows from the sources"""
     backlog: int | None = None
-    """rows that wait at the sources; None where a source cannot tell"""
+    """rows waiting at the sources; None where a source does not know"""
     event_latency: float | None = None
-    """seconds from the newest event time delivered to the wall clock at publishing; None for data not from now"""
+    """seconds from the newest event time delivered to the wall clock at publishing; None for historical data"""
     replayed: bool = False
-    """a second run of an epoch that a crash cut short"""
+    """a second run of an epoch that a crash interrupted"""
     restored: int = 0
     """partition-groups restored from the epoch store"""
     operators: tuple[OperatorProgress, ...] = ()
     drops: tuple[DropProgress, ...] = ()
-    """where windows are dropped, or were until now"""
+    """the points where windows are dropped, or were until now"""
     latency: float | None = None
-    """seconds from the arrival of the oldest row that this epoch could read at once (`arrivals`) to publishing; None in
-    the first epoch"""
+    """seconds from the arrival of the epoch's oldest row (see `runtime.arrivals`) to publishing; None in the first"""
     arrived: float | None = None
-    """for the load monitor: rows that came to the operators, or would have, had they not been shed before; None: `rows`
-    """
+    """for the load monitor: rows that reached the operators, plus those shed before; None: `rows`"""
     spared: float = 0.0
-    """for the load monitor: of these, how many were spared all work by shedding, as far as it can be told"""
+    """for the load monitor: an estimate of how many of these rows caused no work because of shedding"""
     name: str | None = None
-    """the query's, as the user gave it"""
+    """the query's name, as given by the user"""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "operators", tuple(self.operators))
@@ -283,17 +279,17 @@ class EpochProgress:
 
     @property
     def interval(self) -> float:
-        """Seconds from this epoch's start to the next one's: the trigger's, or the epoch's own where it took longer."""
+        """Seconds from the start of this epoch to the next one's: the trigger's interval, or the duration if longer."""
         return max(self.trigger_seconds or 0.0, self.seconds)
 
     @property
     def input_rate(self) -> float:
-        """Rows per second that came in, over `interval`."""
+        """Input rows per second, over `interval`."""
         return _per(self.rows, self.interval)
 
     @property
     def processed_rate(self) -> float:
-        """Rows per second that the epoch could process."""
+        """Rows per second that the epoch processed."""
         return _per(self.rows, self.seconds)
 
     @property
@@ -310,7 +306,7 @@ class EpochProgress:
 
     @property
     def shed(self) -> int:
-        """Rows dropped before anything was done to them. Where several points drop, each counts what came to it."""
+        """Rows dropped before any work. Where there are several drop points, each counts the rows that reached it."""
         return sum(drop.shed for drop in self.drops)
 
     @property
@@ -318,18 +314,18 @@ class EpochProgress:
         return sum(operator.state_bytes for operator in self.operators)
 
     def operator(self, name: str) -> OperatorProgress | None:
-        """The operator of that name; None where the epoch has none, as before a change of the network."""
+        """The operator with that name; None if the epoch has none, as before a change of the network."""
         return next((operator for operator in self.operators if operator.name == name), None)
 
     def loads(self, name: str) -> dict[int, float]:
-        """Per worker of an operator its load: busy seconds over `interval`. Empty for an unknown operator."""
+        """The load of each worker of an operator: busy seconds over `interval`. Empty for an unknown operator."""
         operator = self.operator(name)
         workers = operator.workers if operator else ()
         return {worker.worker: _per(worker.seconds, self.interval) for worker in workers}
 
     @property
     def json(self) -> str:
-        """The whole record as JSON text in one line, as of Spark's `StreamingQueryProgress`."""
+        """The whole record as one line of JSON, like Spark's `StreamingQueryProgress.json`."""
         return json.dumps(self.as_json(), allow_nan=False, separators=(",", ":"))
 
     @property
@@ -338,7 +334,7 @@ class EpochProgress:
         return json.dumps(self.as_json(), allow_nan=False, indent=2)
 
     def as_json(self) -> dict[str, Any]:
-        """Plain JSON types, derived figures included."""
+        """The record in plain JSON types, including derived figures."""
         operators = [
             _fields(operator)
             | {
@@ -367,7 +363,7 @@ class EpochProgress:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> EpochProgress:
-        """What `as_json` wrote; unknown keys are skipped."""
+        """Read what `as_json` wrote; unknown keys are skipped."""
         operators = tuple(
             _from(
                 OperatorProgress,
@@ -387,7 +383,7 @@ def _per(amount: float, seconds: float) -> float:
 
 
 def _plain(value: Any) -> Any:
-    """The value in types that JSON has: a controller may well return numpy's numbers, tuples or an infinity."""
+    """The value in JSON types: a controller may return numpy numbers, tuples or infinities."""
     match value:
         case bool() | None | str() | int():
             return value
@@ -403,7 +399,7 @@ def _plain(value: Any) -> Any:
 
 
 def _fields(record: Any) -> dict[str, Any]:
-    """The fields as plain values, but for the tuples: those hold records, and the caller writes them."""
+    """The fields as plain values, except tuples: those hold records, which the caller writes."""
     values = {f.name: getattr(record, f.name) for f in fields(record)}
     return {name: _plain(value) for name, value in values.items() if not isinstance(value, tuple)}
 

@@ -1,4 +1,4 @@
-"""An epoch's progress in a few lines for people; `EpochProgress.json` has all of it.
+"""An epoch's progress in a few readable lines; `EpochProgress.json` is complete.
 
 epoch 12 of busy: 20,000 rows in 0.84 s, began 2024-01-31 09:30:05Z
   rates      23.8 k rows/s came in, 23.8 k rows/s processed, backlog 1,200 rows
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from anabranch.observe.progress import EpochProgress, OperatorProgress
 
 WHY = "why:"
-"""Begins the names of the reasons in an operator's decisions."""
+"""prefix of the reasons in an operator's decisions: `why:batch` explains `batch`"""
 _LONGEST = 60
-"""Characters of a setting's value; a routing table has hundreds."""
+"""characters shown of a setting's value; a routing table has hundreds"""
 
 
 def headline(epoch: EpochProgress) -> str:
@@ -49,7 +49,7 @@ def describe(epoch: EpochProgress) -> str:
 
 
 def changed(operator: OperatorProgress) -> Iterator[str]:
-    """The settings that a controller changed for this epoch, each with the reason."""
+    """The settings that controllers changed for this epoch, each with the reason."""
     for key, reason in operator.decisions.items():
         if key.startswith(WHY):
             name = key.removeprefix(WHY)

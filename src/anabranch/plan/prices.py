@@ -28,6 +28,11 @@ from anabranch.query.strategy import Strategy
 from anabranch.windows import Panes, Window
 from anabranch.windows.ids import replication
 
+HEADROOM = 0.1
+"""share of a worker's time kept free for costs that the model of the batch size does not cover"""
+LARGEST_BATCH = 1_000
+"""windows in a batch, at most"""
+
 
 @dataclass(frozen=True)
 class UnitCosts:
@@ -144,8 +149,8 @@ def choose_batch(
     other: float,
     max_latency: float,
     period: float,
-    headroom: float = 0.1,
-    largest: int = 10_000,
+    headroom: float = HEADROOM,
+    largest: int = LARGEST_BATCH,
 ) -> int:
     """The smallest B that keeps the latency bound (3); where none does, the one that comes nearest.
 

@@ -6,23 +6,22 @@ one is read there, which another version of the library may have written, or ano
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from anabranch.control.base import HEAVY, PLACING, SEARCH, seen_keys, window_search
+from anabranch.control.key_placement import HEAVY, PLACING, seen_keys
 from anabranch.control.rebalance import MEMORY, ROUTING, WORKERS, Memory
+from anabranch.control.split_tuning import SEARCH, window_search
 from anabranch.errors import AnabranchError, ControllerError
 from anabranch.keys.partitioner import HeavyKeys
 from anabranch.keys.policy import Partitioning
+from anabranch.observe.progress_text import WHY
 from anabranch.operators.numbering import SHED
 from anabranch.runtime.execution.base import Execution
 from anabranch.runtime.execution.stateful import SLOTS
 from anabranch.runtime.shedding.planner import DropPlanner
 from anabranch.store.ledger import unusable
 from anabranch.store.records import DropPlan, EpochDecision, OperatorDecision, TimeLimits
-
-WHY = "why:"
-"""begins the reason of a change, which is a text for people"""
 
 
 def check_new(epoch: int, fault: str | None) -> None:
@@ -45,15 +44,19 @@ def fault_of(
     executions: Mapping[str, Execution],
     sources: int,
     planner_for: Callable[[DropPlan | None], DropPlanner | None],
+    own: Collection[str] = (),
 ) -> str | None:
-    """What of a decision cannot be carried out, and why; None: all of it can. `planner_for` plans its drops."""
+    """What of a decision cannot be carried out, and why; None: all of it can.
+
+    `planner_for` gives the planner of its drops; `own`: settings that the user's controllers own.
+    """
     try:
         unknown = [name for name in decision.operators if name not in executions]
         if unknown or len(decision.operators) != len(executions):
             names = ", ".join(decision.operators)
             return f"it is for the operators {names}, and the query has {', '.join(executions)}"
         for name, execution in executions.items():
-            fault = _operator_fault(execution, decision.operators[name])
+            fault = _operator_fault(execution, decision.operators[name], own)
             if fault is not None:
                 return f"{name}: {fault}"
         strangers = [i for i in decision.idle if not 0 <= i < sources]
@@ -70,23 +73,23 @@ def fault_of(
         return f"it cannot be read ({type(error).__name__}: {error})"
 
 
-def usable(settings: Mapping[str, Any]) -> dict[str, Any]:
+def usable(settings: Mapping[str, Any], own: Collection[str] = ()) -> dict[str, Any]:
     """The settings of a published epoch that controllers can go on with; they decide the others as at the start."""
-    return {name: value for name, value in settings.items() if _setting_fault(name, value) is None}
+    return {name: value for name, value in settings.items() if _setting_fault(name, value, own) is None}
 
 
-def _operator_fault(execution: Execution, decision: OperatorDecision) -> str | None:
+def _operator_fault(execution: Execution, decision: OperatorDecision, own: Collection[str]) -> str | None:
     routing = decision.routing
     if len(routing) != execution.groups:
         return f"a routing of {len(routing)} groups, and it has {execution.groups}"
     if not all(_whole(worker) and worker >= 0 for worker in routing):
         return f"the routing {list(routing)}"
-    faults = (_setting_fault(name, value) for name, value in decision.settings.items())
+    faults = (_setting_fault(name, value, own) for name, value in decision.settings.items())
     return next((fault for fault in faults if fault is not None), None)
 
 
-def _setting_fault(name: str, value: Any) -> str | None:
-    if name.startswith(WHY):
+def _setting_fault(name: str, value: Any, own: Collection[str]) -> str | None:
+    if name.startswith(WHY) or (name in own and name not in _CHECKS):
         return None
     if name not in _CHECKS:
         return f"a setting {name!r}, which this release does not know"

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from anabranch.control.base import HEAVY, PLACING, SEARCH
+from anabranch.control.key_placement import HEAVY, PLACING
 from anabranch.control.rebalance import MEMORY, ROUTING
+from anabranch.control.split_tuning import SEARCH
 from anabranch.observe.progress import EpochProgress, OperatorProgress
 from anabranch.query.graph import Network, Step
 from anabranch.runtime.driver_state import Context

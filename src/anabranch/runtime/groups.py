@@ -18,9 +18,9 @@ import pyarrow as pa
 from anabranch.errors import AnabranchError, OperatorError, StateError
 from anabranch.operators.protocol import Emitted, Operator
 from anabranch.runtime.set_back import SetBack
-from anabranch.store import live_folders
-from anabranch.store.live import LiveState
-from anabranch.store.own_folder import OwnFolder
+from anabranch.store.live import cleanup
+from anabranch.store.live.own_folder import OwnFolder
+from anabranch.store.live.state import LiveState
 from anabranch.store.records import OperatorDecision, OperatorOutcome
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Groups:
         self.task = task
         self.rebuilt: Counter[str] = Counter()
         """groups whose state was restored, by the reason"""
-        if live_folders.use(task.live):
+        if cleanup.mark_used(task.live):
             _let_go_of_removed()
         self._records: dict[int, tuple[OperatorDecision, OperatorOutcome]] = {}
 

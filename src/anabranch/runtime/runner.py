@@ -18,7 +18,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from anabranch.control.allowance import allowance
-from anabranch.control.base import HISTORY, PLACEMENT, KeyPlacement, decide_all
+from anabranch.control.base import HISTORY, controllers_for, decide_all
+from anabranch.control.key_placement import PLACEMENT, KeyPlacement
 from anabranch.control.rebalance import ROUTING
 from anabranch.errors import CheckpointError
 from anabranch.observe.progress import EpochProgress
@@ -37,10 +38,10 @@ from anabranch.runtime.settings import Settings
 from anabranch.runtime.shedding.filters import EpochDrops
 from anabranch.runtime.shedding.session import SheddingSession, ShedOutcome
 from anabranch.runtime.sources import SourceRows
-from anabranch.store import live_folders
 from anabranch.store.checkpoint import Checkpoint
 from anabranch.store.checkpoint_lock import CheckpointLock
 from anabranch.store.epoch_store import EpochStore
+from anabranch.store.live import cleanup
 from anabranch.store.records import EpochDecision, EpochOutcome, OperatorDecision, OperatorOutcome, TimeLimits
 
 KEPT_EPOCHS = 100
@@ -116,7 +117,8 @@ class EpochRunner:
         recorded = context.ledger.decision(epoch)
         decision = self._decide() if recorded is None else recorded
         sources = len(context.network.sources)
-        fault = fault_of(decision, context.executions, sources, self.shedding.planner_for)
+        own = context.settings.own_settings
+        fault = fault_of(decision, context.executions, sources, self.shedding.planner_for, own)
         if recorded is None:
             check_new(epoch, fault)
             context.ledger.write_decision(epoch, decision)
@@ -174,7 +176,7 @@ class EpochRunner:
     def close(self, *, finished: bool) -> None:
         """The query has ended. `finished`: by itself, with nothing left to do, so nobody needs its live state."""
         if finished and self.settings.trigger == AVAILABLE_NOW:
-            live_folders.remove(self.settings.live)
+            cleanup.remove(self.settings.live)
         self._lock.release()
 
     def _decide(self) -> EpochDecision:
@@ -205,9 +207,9 @@ class EpochRunner:
 
     def _settings_of(self, execution: Execution) -> dict[str, Any]:
         """What an operator's controllers decide."""
-        state = self.state.operators[execution.step.name]
-        controllers = execution.controllers(state.remembered(execution.step.name))
-        before = usable(state.settings)
+        name, state = execution.step.name, self.state.operators[execution.step.name]
+        controllers = controllers_for(name, execution.controllers(state.remembered(name)), self.settings.controllers)
+        before = usable(state.settings, self.settings.own_settings)
         current = {key: value for key, value in {**execution.fixed, **before}.items() if key != SHED}
         if not any(isinstance(each, KeyPlacement) for each in controllers):
             # The settings of a run that had a policy; this one leaves keys alone.

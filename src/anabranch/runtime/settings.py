@@ -7,11 +7,12 @@ from dataclasses import dataclass, fields
 
 from pyspark.sql import SparkSession
 
+from anabranch.control.base import Controller
 from anabranch.io.sinks.base import Sink
 from anabranch.query.settings import QoS
 from anabranch.query.triggers import trigger_seconds
 from anabranch.runtime.ahead import MaxAhead
-from anabranch.store.own_folder import OwnFolder
+from anabranch.store.live.own_folder import OwnFolder
 from anabranch.text import counted
 from anabranch.windows import describe
 
@@ -43,11 +44,18 @@ class Settings:
     """how far ahead a row may be; None: any"""
     slots: int = 1
     """tasks that the cluster runs at once"""
+    controllers: tuple[Controller, ...] = ()
+    """controllers of the user's own"""
 
     @property
     def most_workers(self) -> int:
         """The workers of an operator with any number of groups."""
         return self.slots if self.workers is None else self.workers
+
+    @property
+    def own_settings(self) -> frozenset[str]:
+        """Settings that the user's controllers own."""
+        return frozenset(name for controller in self.controllers for name in controller.settings)
 
     def workers_of(self, groups: int, *, moving: bool = False) -> int:
         """The workers of an operator with so many groups; `moving`: the load is balanced by moving groups."""

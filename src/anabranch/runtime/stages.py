@@ -23,7 +23,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
-from anabranch.control.base import HEAVY
+from anabranch.control.key_placement import HEAVY
 from anabranch.io.blocks import Packed, pack
 from anabranch.io.frames import unpacked
 from anabranch.io.parquet import Target, write_rows

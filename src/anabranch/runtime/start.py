@@ -8,6 +8,7 @@ from pathlib import Path
 from pyarrow.fs import FileSystem
 
 from anabranch.calls import called_as
+from anabranch.control.base import Controller
 from anabranch.errors import InvalidArgumentError, StreamingError
 from anabranch.io.folder import Folder
 from anabranch.io.sinks.base import FileSink, Sink
@@ -30,7 +31,7 @@ from anabranch.spark.worker_python import check_workers, is_remote
 from anabranch.store.checkpoint import Checkpoint
 from anabranch.store.checkpoint_lock import CheckpointLock
 from anabranch.store.ledger import open_checkpoint
-from anabranch.store.own_folder import OwnFolder
+from anabranch.store.live.own_folder import OwnFolder
 from anabranch.windows import Duration, micros
 
 SNAPSHOT_EVERY = 10
@@ -91,7 +92,9 @@ def start(
                 f"{each!r} is not a result with a sink", hint="write ab.start(query.to(sink), checkpoint=...)"
             )
     if not deliveries:
-        raise InvalidArgumentError("start() needs at least one result with a sink", hint="write ab.start(query.to(sink), ...)")
+        raise InvalidArgumentError(
+            "start() needs at least one result with a sink", hint="write ab.start(query.to(sink), ...)"
+        )
     if name is not None and not (isinstance(name, str) and name):
         raise InvalidArgumentError(
             f"name={name!r} is not a name for a query", hint='write name="busy-cells", or leave it out'
@@ -113,6 +116,7 @@ def start(
             "start() on a Spark Connect session: the epoch runtime needs a driver in this process",
             hint='use to_df(), or a classic session: SparkSession.builder.master("spark://host:7077"), or local[*]',
         )
+    _check_controllers(controllers, network)
     if workers is not None and workers < 1:
         raise InvalidArgumentError(f"workers={workers!r}", hint="at least 1")
     slots = slots_of(session)
@@ -129,7 +133,17 @@ def start(
         with new.gone_if_it_fails():
             folder = OwnFolder(None if live is None else str(Path(live).absolute()), (unique,))
             settings = Settings(
-                qos or QoS(), when, workers, snapshot_every, idle_seconds, folder, limit, report, bound, slots
+                qos or QoS(),
+                when,
+                workers,
+                snapshot_every,
+                idle_seconds,
+                folder,
+                limit,
+                report,
+                bound,
+                slots,
+                tuple(controllers),
             )
             kept = Checkpoint(own, unique, _spark_folder(checkpoint))
             query = EpochQuery(EpochRunner(network, settings, kept, session, lock), name, listeners)
@@ -148,6 +162,22 @@ def drop_plan(*deliveries: Delivery, qos: QoS, trigger: Trigger | None = None) -
     check_options(deliveries, network, qos, when)
     settings = Settings(qos, when, 1, SNAPSHOT_EVERY, None, OwnFolder(None))
     return "\n".join(explain_drops(planner_of(network, settings), qos))
+
+
+def _check_controllers(controllers: Sequence[Controller], network: Network) -> None:
+    names = [step.name for step in network.steps]
+    for each in controllers:
+        if not isinstance(each, Controller):
+            raise InvalidArgumentError(
+                f"{each!r} is not a controller",
+                hint="a controller has name, operator, settings and decide(history, current); see docs/controllers.md",
+            )
+        if each.operator not in names:
+            raise InvalidArgumentError(
+                f"the controller {each.name!r} decides about {each.operator!r}, and the query has no such operator: it "
+                "would decide nothing",
+                hint=f"the operators are {', '.join(names)}",
+            )
 
 
 def _spark_folder(checkpoint: str | Path) -> str:

@@ -36,9 +36,9 @@ from anabranch.runtime.set_back import SetBack
 from anabranch.split.report import SplitterReport
 from anabranch.split.splitter import ALL, MARK
 from anabranch.store.epoch_store import EpochStore
-from anabranch.store.lease import Lease
 from anabranch.store.ledger import Ledger
-from anabranch.store.own_folder import OwnFolder
+from anabranch.store.live.lease import Lease
+from anabranch.store.live.own_folder import OwnFolder
 
 REPORT = "__ab_report"
 """The column of a worker's report, among or after its results."""

@@ -3,13 +3,14 @@
 On a local disk it is a file lock (flock), which the kernel releases when the process dies: a second driver is refused,
 and after a crash the next one starts at once.
 
-Other file systems have no locks. There a file names the holder, who counts in it every `BEAT` seconds. Whoever finds
-such a file waits `PATIENCE` seconds for the count to move; if it does not, the holder is dead. No clocks are compared.
-Two drivers that start at the same moment may both believe that they have the lock, and a driver that was suspended for
-long has lost it. So the holder looks again before it publishes an epoch, and before it says that one is done: of two
-drivers one ends with an error. Between that look and the publishing there is a moment without a guarantee.
+Other file systems have no locks. There a file names the holder, which increments a count in it every `BEAT` seconds. A
+driver that finds such a file waits `DEAD_AFTER` seconds for the count to change; if it does not, the holder is dead.
+Clocks are not compared. Two drivers that start at the same moment may both believe that they have the lock, and a
+driver that was suspended for long has lost it. So the holder checks again before it publishes an epoch, and before it
+records that one is done: of two drivers, one ends with an error. Between that check and the publishing there is a short
+time without a guarantee.
 
-Within a process a second query is refused too. Spark would stop the first one without a word.
+A second query in the same process is refused too. Spark would silently stop the first one.
 """
 
 from __future__ import annotations
@@ -31,13 +32,15 @@ from typing import Any, Protocol
 
 from anabranch.errors import CheckpointError, StateError, cannot_write
 from anabranch.io.folder import Folder
-from anabranch.store.stamp import boot
+from anabranch.store.live.stamp import boot
 
 LOCK = ".lock"
 BEAT = 10.0
-PATIENCE = 35.0
+"""seconds between two updates of the count"""
+DEAD_AFTER = 35.0
+"""seconds without an update after which the holder is taken to be dead"""
 
-_HINT = "stop that query, or give this one a checkpoint folder of its own"
+_HINT = "stop that query, or give this one its own checkpoint folder"
 
 
 @dataclass(frozen=True)
@@ -50,13 +53,13 @@ class Holder:
     pid: int = field(default_factory=os.getpid)
     since: str = field(default_factory=lambda: datetime.now(UTC).isoformat(" ", "seconds"))
     processes: str = field(default_factory=lambda: _processes())
-    """in which space of processes the number counts: containers have their own"""
+    """the process namespace in which `pid` is valid: containers have their own"""
     owner: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     @classmethod
     def me(cls, query: str | None) -> Holder:
         user = str(os.geteuid())
-        with suppress(KeyError, OSError):  # a container may have users without a name
+        with suppress(KeyError, OSError):  # in a container a user may have no name
             user = getpass.getuser()
         return cls(query, user)
 
@@ -74,7 +77,7 @@ class Holder:
         if self.processes != _processes():
             return False
         try:
-            with suppress(PermissionError):  # it is another user's, and alive
+            with suppress(PermissionError):  # it belongs to another user, and is alive
                 os.kill(self.pid, 0)
         except ProcessLookupError:
             return True
@@ -93,7 +96,7 @@ class _Lock(Protocol):
 
 
 class CheckpointLock:
-    """The lock of a query's checkpoint folders; `with` releases it if the start of the query fails."""
+    """The lock on a query's checkpoint folders; `with` releases it if the start of the query fails."""
 
     def __init__(self, query: str | None, *folders: Folder) -> None:
         self._holder = Holder.me(query)
@@ -106,7 +109,7 @@ class CheckpointLock:
                 other = _taken.get(key)
                 if other is not None and other._in_use():
                     raise held(lock.folder, other._holder)
-                if other is not None:  # its query has ended, and nobody asked how
+                if other is not None:  # its query has ended without releasing it
                     other.release()
             _taken.update(dict.fromkeys(self._locks, self))
         done: list[_Lock] = []
@@ -125,21 +128,21 @@ class CheckpointLock:
             self.release()
 
     def belongs_to(self, is_active: Callable[[], bool]) -> None:
-        """Say how to find out whether the query that holds the lock still runs."""
+        """Set how to find out whether the query that holds the lock is still running."""
         self._is_active = is_active
 
     def check(self) -> None:
-        """Raise if the lock is no longer ours: another driver may be at work."""
+        """Raise if the lock is no longer ours: another driver may be running."""
         for key, lock in self._locks.items():
             if _taken.get(key) is not self or not lock.check():
                 raise CheckpointError(
-                    f"{lock.folder} is no longer held by this query: another driver may have taken it over, and both "
+                    f"{lock.folder} is no longer locked by this query: another driver may have taken it over, and both "
                     "would publish the same epoch",
-                    hint="find out whether another driver runs; if none does, start the query again",
+                    hint="check whether another driver is running; if none is, start the query again",
                 )
 
     def release(self) -> None:
-        """Let others have the checkpoint; again is fine."""
+        """Release the checkpoint; calling it again does nothing."""
         if self._forget():
             _release(self._locks.values())
 
@@ -153,7 +156,7 @@ class CheckpointLock:
     def _in_use(self) -> bool:
         try:
             return self._is_active()
-        except Exception:  # Spark has ended, and cannot be asked
+        except Exception:  # Spark has ended: asking it raises anything from Py4J errors to OSError
             return False
 
 
@@ -167,12 +170,12 @@ def _lock(folder: Folder, holder: Holder) -> _Lock:
 
 def _release(locks: Iterable[_Lock]) -> None:
     for lock in locks:
-        with suppress(OSError, StateError):  # the file system is away; when this process ends, the lock is free
+        with suppress(OSError, StateError):  # the file system is not available; the lock is free when this process ends
             lock.release()
 
 
 _taken: dict[str, CheckpointLock] = {}
-"""The locks that this process holds."""
+"""the locks that this process holds"""
 _guard = threading.RLock()
 
 
@@ -180,13 +183,13 @@ def held(folder: Folder, holder: Holder | None) -> CheckpointError:
     """The error for a checkpoint that is in use."""
     who = holder or "another query"
     return CheckpointError(
-        f"{folder} is in use by {who}: two drivers on one checkpoint would publish epochs twice, and lose others",
+        f"{folder} is in use by {who}: two drivers on one checkpoint would publish some epochs twice and lose others",
         hint=_HINT,
     )
 
 
 class _FileLock:
-    """By flock, on a local disk."""
+    """A lock by flock, on a local disk."""
 
     def __init__(self, folder: Folder, holder: Holder) -> None:
         self.folder, self._holder = folder, holder
@@ -214,7 +217,7 @@ class _FileLock:
         os.close(self._fd)
 
     def _try(self) -> bool:
-        """Lock the file; false if its holder removed it just then."""
+        """Lock the file; False if its holder removed it at that moment."""
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -239,7 +242,7 @@ _inherited: set[int] = set()
 
 
 def _close_inherited() -> None:
-    """In a forked child: it must not hold the locks of its parent when that dies."""
+    """In a forked child: it must not keep the locks of its parent after the parent dies."""
     for fd in _inherited:
         os.close(fd)
     _inherited.clear()
@@ -250,14 +253,14 @@ os.register_at_fork(after_in_child=_close_inherited)
 
 
 class _Heartbeat:
-    """By a file that is written again and again, where there are no locks."""
+    """A lock by a file that is rewritten periodically, where the file system has no locks."""
 
     def __init__(self, folder: Folder, holder: Holder) -> None:
         self.folder, self._holder = folder, holder
         self._ended = threading.Event()
 
     def take(self) -> None:
-        found, deadline = self._read(), time.monotonic() + PATIENCE
+        found, deadline = self._read(), time.monotonic() + DEAD_AFTER
         while found is not None and not found[0].is_dead and time.monotonic() < deadline:
             time.sleep(min(1.0, BEAT / 10))
             now = self._read()
@@ -283,7 +286,9 @@ class _Heartbeat:
         count = 0
         while not self._ended.wait(BEAT):
             count += 1
-            with suppress(StateError):  # a file system that is away for a moment; `check` tells whether that did harm
+            with suppress(
+                StateError
+            ):  # a file system that is unavailable for a moment; `check` finds out whether it matters
                 if not self.check():
                     return
                 self._write(count)
@@ -294,7 +299,7 @@ class _Heartbeat:
         try:
             _, payload = self.folder.read(LOCK, "lock")
         except StateError:
-            return None  # released just now
+            return None  # it was just released
         content = json.loads(payload.to_pybytes())
         return Holder.from_json(content["holder"]), content["beats"]
 
@@ -304,7 +309,7 @@ class _Heartbeat:
 
 
 def _holder_in(content: bytes) -> Holder | None:
-    with suppress(ValueError):  # its holder is just about to write it
+    with suppress(ValueError):  # its holder is about to write it
         return Holder.from_json(json.loads(content))
     return None
 

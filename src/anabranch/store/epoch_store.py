@@ -1,10 +1,11 @@
 """The epoch store: durable state of an operator's partition-groups, as immutable files named by epoch.
 
-Durable state of a group is a snapshot every few epochs and the input blocks since. A worker writes one file of blocks
-per epoch, with an index by group in its header: each group's part has its own checksum and is read alone. A second
-run of an epoch overwrites the first with the same bytes. Files lie in `{node}/blocks` and `{node}/snapshots/{group}`.
+The durable state of a group is a snapshot every few epochs and the input blocks since then. A worker writes one file of
+blocks per epoch, with an index by group in its header: each group's part has its own checksum and is read separately. A
+second run of an epoch overwrites the first with the same bytes. Files are in `{node}/blocks` and
+`{node}/snapshots/{group}`.
 
-Blocks and tables come back in the types of `io.arrow`, also from files of a release that wrote them in others.
+Blocks and tables are returned in the types of `spark.arrow`, even if an older release wrote them in other types.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ class EpochStore:
     node: str
 
     def create(self) -> None:
-        """Make the folders."""
+        """Create the folders."""
         self._blocks.create()
         self._snapshots.create()
 
     def write_blocks(self, epoch: int, worker: int, blocks: Mapping[int, Sequence[tuple[int, pa.RecordBatch]]]) -> int:
-        """Write what a worker got in an epoch: group -> [(port, block)]. Returns the bytes."""
+        """Write a worker's input of an epoch: group -> [(port, block)]. Returns the number of bytes."""
         index = []
         payload: list[Piece] = []
         at = 0
@@ -58,7 +59,7 @@ class EpochStore:
         return self._blocks.write(f"{epoch:012d}-{worker:04d}", "blocks", payload, **self._header, index=index)
 
     def read_blocks(self, epoch: int, worker: int, group: int) -> list[tuple[int, pa.RecordBatch]]:
-        """What a group got from that file, in order; only its part is read."""
+        """A group's input in that file, in order; only its part is read."""
         opened = self._blocks.open(f"{epoch:012d}-{worker:04d}", "blocks", self.query)
         for each, offset, length, crc, runs in opened.header["index"]:
             if each == group:
@@ -71,11 +72,11 @@ class EpochStore:
         return []
 
     def has_blocks(self, epoch: int, worker: int) -> bool:
-        """Whether the file is there."""
+        """Whether the file exists."""
         return self._blocks.exists(f"{epoch:012d}-{worker:04d}")
 
     def write_snapshot(self, epoch: int, group: int, state: State) -> int:
-        """Write a group's state at the end of an epoch. Returns the bytes."""
+        """Write a group's state at the end of an epoch. Returns the number of bytes."""
         items = []
         payload: list[Piece] = []
         at = 0
@@ -85,13 +86,13 @@ class EpochStore:
                 content = _ipc(item.schema, item.to_batches())
             else:
                 entry = {"kind": "array", "dtype": dtype_text(item.dtype)}
-                content = np.ascontiguousarray(item).view(np.uint8).data  # times have no buffer of their own
+                content = np.ascontiguousarray(item).view(np.uint8).data  # datetime64 has no buffer interface
             items.append({**entry, "name": name, "offset": at, "length": _size([content])})
             padded = _padded(content)
             payload += padded
             at += _size(padded)
         folder = self._group(group)
-        folder.create(parents=False)  # a store that vanished is to be noticed
+        folder.create(parents=False)  # fails if the store has vanished
         return folder.write(f"{epoch:012d}", "snapshot", payload, **self._header, group=group, items=items)
 
     def snapshot_before(self, group: int, epoch: int) -> int | None:
@@ -99,14 +100,14 @@ class EpochStore:
         return max((at for at in map(int, self._group(group).files()) if at <= epoch), default=None)
 
     def load_snapshot(self, group: int, epoch: int, state: State) -> None:
-        """Load a snapshot into a state, in the place of what is there."""
+        """Load a snapshot into a state, replacing its content."""
         opened = self._group(group).open(f"{epoch:012d}", "snapshot", self.query)
         state.load(_items(opened.header["items"], opened.payload(), opened.format))
 
     def forget(self, blocks_through: int, snapshots: Mapping[int, int], most: int | None = None) -> int:
-        """Delete blocks of epochs <= blocks_through, and a group's snapshots older than the given epoch.
+        """Delete blocks of epochs up to `blocks_through`, and a group's snapshots older than the given epoch.
 
-        At most so many files, if said: to delete gigabytes takes seconds, and the next call takes the rest.
+        `most` limits the number of files: deleting gigabytes takes seconds, and the next call deletes the rest.
         """
         old = [(self._blocks, name) for name in self._blocks.files() if int(name.split("-")[0]) <= blocks_through]
         for group, oldest in snapshots.items():
@@ -127,7 +128,7 @@ class EpochStore:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all files."""
+        """Total bytes of all files."""
         return self.folder.sub(self.node).nbytes
 
     @property
@@ -151,7 +152,7 @@ def _items(entries: list[dict[str, Any]], payload: pa.Buffer, written_as: int) -
         content = payload.slice(entry["offset"], entry["length"])
         if entry["kind"] == "table":
             table = pa.ipc.open_stream(content).read_all()
-            # A table that an operator of the user made today stays as it is.
+            # A table that a user's operator wrote with this release is not changed.
             yield entry["name"], table if written_as > 1 else table.cast(common_schema(table.schema))
         else:
             yield entry["name"], np.frombuffer(content, dtype_of(entry["dtype"]))
@@ -166,7 +167,7 @@ def _ipc(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> pa.Buffer:
 
 
 def _schema_key(schema: pa.Schema) -> bytes:
-    key: bytes = schema.serialize().to_pybytes()  # equal iff the metadata is equal too
+    key: bytes = schema.serialize().to_pybytes()  # equal only if the metadata is equal too
     return key
 
 

@@ -1,13 +1,12 @@
-"""`anabranch repair`: look at a checkpoint, and set right what a restart refuses or cannot know.
+"""`anabranch repair`: inspect a checkpoint, and fix what a restart refuses or cannot know.
 
-    checkpoint/                what it says                           what may be wrong with it
-      ledger/{N}.plan, .done   what was decided, what came out        the last entries are lost or torn
+    checkpoint/                what it records                        what may be wrong with it
+      ledger/{N}.plan, .done   decisions and outcomes                 the last entries are lost or torn
       spark/offsets/{N}        which rows epoch N reads
-      spark/commits/{N}        that epoch N is over                   it is, but the ledger does not know
+      spark/commits/{N}        that epoch N is over                   it is, but the ledger does not have it
 
-What is in the way is moved to `repaired/`, not deleted, and what is decided is a new entry of the ledger.
-The query itself is not needed: what a repair means for its operators they find out when it starts again
-(`runtime.setting_back`).
+Files in the way are moved to `repaired/`, not deleted, and each repair is a new entry in the ledger. The query itself
+is not needed: its operators apply the repair when it starts again (`runtime.set_back`).
 """
 
 from __future__ import annotations
@@ -33,44 +32,44 @@ from anabranch.store.voiding import void_decision
 from anabranch.text import moment
 
 REPAIRED = "repaired"
-"""The folder for what was moved out of the way."""
+"""the folder for files that were moved out of the way"""
 JUMP = 86_400 * 1_000_000 * 365
-"""Microseconds by which a watermark must move in one epoch to look as if it had run away."""
+"""microseconds: a watermark that moves further in one epoch is taken to have run away"""
 _KEEPS_NOTHING = ("MemorySink", "NoopSink")
 
 
 @dataclass(frozen=True)
 class Condition:
-    """How far the ledger and Spark's own logs are."""
+    """How far the ledger and Spark's own logs have got."""
 
     done: int | None
-    """the last epoch that the ledger has as published"""
+    """the last epoch that is published according to the ledger"""
     torn: tuple[str, ...]
-    """entries of the ledger after it that cannot be read"""
+    """later entries of the ledger that cannot be read"""
     planned: tuple[int, ...]
-    """epochs after it that have a plan"""
+    """later epochs that have a plan"""
     read: int | None
     """the last epoch whose rows Spark has fixed"""
     committed: int | None
-    """the last epoch that Spark has as over"""
+    """the last epoch that is over according to Spark"""
     watermarks: dict[str, int | None]
-    """of the operators, after the last epoch"""
+    """watermarks of the operators after the last epoch"""
     jumped: int | None
-    """the epoch in which a watermark moved by years, if there is one"""
+    """the epoch in which a watermark moved by more than a year, if there is one"""
 
     @property
     def consistent(self) -> bool:
-        """Whether a restart can go on: Spark is where the ledger is, or one epoch ahead with what it reads."""
+        """Whether a restart can continue: Spark is where the ledger is, or has read one epoch more."""
         done = -1 if self.done is None else self.done
         read, committed = (-1 if each is None else each for each in (self.read, self.committed))
         return not self.torn and read <= done + 1 and committed <= done
 
     def describe(self) -> list[str]:
-        """Lines for people."""
+        """Lines of text."""
         marks = [f"  {name}: {'none yet' if t is None else moment(t)}" for name, t in self.watermarks.items()]
         lines = [
-            f"last complete epoch   {_told(self.done)}",
-            f"Spark has read up to  {_told(self.read)}, and has as over {_told(self.committed)}",
+            f"last complete epoch   {_epoch_text(self.done)}",
+            f"Spark has read up to  {_epoch_text(self.read)}, and has completed {_epoch_text(self.committed)}",
             "watermarks            after the last complete epoch:" if marks else "watermarks            none yet",
             *marks,
         ]
@@ -81,21 +80,21 @@ class Condition:
             lines.append("The ledger has lost entries: a restart would be refused.")
             lines.append("  hint: go back to the last complete epoch with --to-last-complete")
         elif self.planned:
-            lines.append(f"Epoch {self.planned[0]} was begun and not finished: it runs again at the next start.")
+            lines.append(f"Epoch {self.planned[0]} was started and not finished: it runs again at the next start.")
         return lines
 
 
-def _told(epoch: int | None) -> str:
+def _epoch_text(epoch: int | None) -> str:
     return "none" if epoch is None else f"epoch {epoch}"
 
 
 def parse_time(text: str) -> int:
-    """A time as people write it, in microseconds since 1970; without a time zone it is UTC."""
+    """A time in ISO format, in microseconds since 1970; without a time zone it is UTC."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError as error:
         raise InvalidArgumentError(
-            f"{text!r} is not a time", hint='write for example "2026-11-18T09:30" or "2026-11-18 09:30:00+01:00"'
+            f"{text!r} is not a time", hint='write, for example, "2026-11-18T09:30" or "2026-11-18 09:30:00+01:00"'
         ) from error
     found = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
     return (found - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
@@ -111,7 +110,7 @@ class CheckpointRepair:
         self.ledger = Ledger(self.own.sub("ledger"), self.query)
 
     def condition(self) -> Condition:
-        """How far the ledger and Spark's own logs are."""
+        """How far the ledger and Spark's own logs have got."""
         done, torn = None, []
         epochs = self.ledger.epochs("done")
         for epoch in reversed(epochs):
@@ -136,7 +135,7 @@ class CheckpointRepair:
         )
 
     def set_watermark(self, t: int, *, dry_run: bool = False) -> list[str]:
-        """Set back a watermark that ran away; what was done and what it means, for people."""
+        """Set back a watermark that ran away; returns what was done and what it means."""
         with self._locked(dry_run):
             return self._set_watermark(t, dry_run)
 
@@ -145,16 +144,16 @@ class CheckpointRepair:
         done = self._complete(condition)
         if condition.planned:
             raise CheckpointError(
-                f"epoch {condition.planned[0]} was begun and not finished: with another watermark its results would "
-                "not be those that may be out already",
-                hint="start the query once more, stop it after that epoch, and repair it then",
+                f"epoch {condition.planned[0]} was started and not finished: with another watermark its results would "
+                "differ from those that may already be published",
+                hint="start the query once more, stop it after that epoch, and then repair it",
             )
         reached = [mark for mark in condition.watermarks.values() if mark is not None]
         if not reached or t >= max(reached):
             now = moment(max(reached)) if reached else "not known yet"
             raise InvalidArgumentError(
-                f"the watermark is {now}, and {moment(t)} is not before it: there is nothing to set back",
-                hint="give a time before it; a watermark moves on by itself",
+                f"the watermark is {now}, and {moment(t)} is not before that: there is nothing to set back",
+                hint="give an earlier time; a watermark advances by itself",
             )
         if not dry_run:
             self.ledger.write_set_back(done, t)
@@ -162,24 +161,25 @@ class CheckpointRepair:
         early = f"from epoch {since} on" if since is not None else "since the watermark ran away"
         return [
             f"The watermark {'would be' if dry_run else 'is'} {moment(t)} again, from epoch {done + 1} on.",
-            f"Windows that start at {moment(t)} or later are delivered, exact if none of their rows came before this",
-            "repair; windows over windows or over a join begin later, by the length of the inner windows or of within.",
-            "Windows that start earlier are not delivered any more: their rows are gone from the state.",
-            f"Results delivered {early} may be of windows that were closed too early: compute these anew from",
-            "the source.",
-            "Rows that came late since then are in the folder `side` of the checkpoint, with their reason.",
-            "Joins: rows that had expired find no partner; an outer join delivers theirs alone.",
-            "Your own operators hear of it by on_set_back(t, starts).",
+            f"Windows that start at {moment(t)} or later are delivered. They are exact if none of their rows arrived",
+            "before this repair. Windows over windows or over a join begin later, by the length of the inner windows",
+            "or of `within`.",
+            "Windows that start earlier are no longer delivered: their rows are gone from the state.",
+            f"Results delivered {early} may be of windows that were closed too early: compute these again",
+            "from the source.",
+            "Rows that were late since then are in the folder `side` of the checkpoint, with the reason.",
+            "Joins: rows that have expired find no partner; an outer join delivers them unmatched.",
+            "Your own operators are notified by on_set_back(t, starts).",
         ]
 
     def void_decision(self, *, sinks_cleared: bool = False, dry_run: bool = False) -> list[str]:
-        """Void the decisions of an epoch that is not published, so that it is decided anew."""
+        """Void the decisions for an epoch that is not published, so that it is decided again."""
         with self._locked(dry_run):
             voided = void_decision(self.own, checked_sinks=sinks_cleared, dry_run=dry_run)
-        return [voided.describe() if not dry_run else f"The decisions for epoch {voided.epoch} can be made void."]
+        return [voided.describe() if not dry_run else f"The decisions for epoch {voided.epoch} can be voided."]
 
     def to_last_complete(self, *, sinks_cleared: bool = False, dry_run: bool = False) -> list[str]:
-        """Go back to the end of the last epoch that the ledger has whole; what was done and what it means."""
+        """Go back to the end of the last epoch that is complete in the ledger; returns what was done."""
         with self._locked(dry_run):
             return self._to_last_complete(sinks_cleared, dry_run)
 
@@ -187,15 +187,15 @@ class CheckpointRepair:
         condition = self.condition()
         if condition.consistent:
             raise InvalidArgumentError(
-                f"the ledger is whole up to {_told(condition.done)}, and Spark is where it should be",
-                hint="start the query again; nothing must be repaired",
+                f"the ledger is complete up to {_epoch_text(condition.done)}, and Spark's logs agree with it",
+                hint="start the query again; there is nothing to repair",
             )
         done = self._complete(condition)
         again = done + 1
         if again not in self._batches("offsets"):
             raise StateError(
                 f"Spark no longer knows which rows epoch {again} had: it could not run again",
-                hint="restore the checkpoint folder from a copy, or start with a new one",
+                hint="restore the checkpoint folder from a backup, or start with a new one",
             )
         self._check_restorable(done)
         last = max(
@@ -211,24 +211,24 @@ class CheckpointRepair:
             self._move(moved)
         verb = "would begin" if dry_run else "begins"
         lines = [
-            f"The query {verb} again after epoch {done}: epoch {again} runs once more, with the rows it had.",
-            f"Sinks that recognise an epoch have the results of epoch {again} once; a CallSink may see them twice.",
+            f"The query {verb} again after epoch {done}: epoch {again} runs once more, with the same rows.",
+            f"Sinks that recognise an epoch get the results of epoch {again} once; a CallSink may get them twice.",
         ]
         if again not in condition.planned:
             lines += [
-                f"What was decided for epoch {again} is lost as well, and is decided anew. That changes results only",
-                "where a decision does: with QoS(max_gap=...), QoS(max_latency=...) or idle=...",
+                f"The decisions for epoch {again} are lost as well, and are made again. This changes results only",
+                "where decisions do: with QoS(max_gap=...), QoS(max_latency=...) or idle=...",
             ]
         if last > again:
             which = f"Epoch {last}" if last == again + 1 else f"Epochs {again + 1} to {last}"
-            lines.append(f"{which} will have whatever rows the source has by then, under the same number.")
+            lines.append(f"{which} will have the rows that the source has by then, under the same number.")
         names = [f"{folder.path.split('/')[-1]}/{name}" for folder, name in moved]
         lines.append(f"{'To be moved' if dry_run else 'Moved'} to {REPAIRED}/: {', '.join(names)}")
         return lines
 
     @contextlib.contextmanager
     def _locked(self, dry_run: bool) -> Iterator[None]:
-        """Hold the checkpoint as a running query does: none may run from the first look at it to the last change."""
+        """Lock the checkpoint, as a running query does, from the first read to the last change."""
         if dry_run:
             yield
             return
@@ -241,8 +241,8 @@ class CheckpointRepair:
     def _complete(self, condition: Condition) -> int:
         if condition.done is None:
             raise StateError(
-                "the ledger has no complete epoch: there is nothing to go on from",
-                hint="restore the checkpoint folder from a copy, or start with a new one",
+                "the ledger has no complete epoch: there is nothing to continue from",
+                hint="restore the checkpoint folder from a backup, or start with a new one",
             )
         return condition.done
 
@@ -251,7 +251,7 @@ class CheckpointRepair:
         return sorted(int(name) for name in self.spark.sub(log).files() if name.isdigit())
 
     def _jumped(self, epochs: Sequence[int]) -> int | None:
-        """The last epoch in which a watermark moved by a year or more, or that began with one years ahead of now."""
+        """The last epoch in which a watermark moved by more than `JUMP`; the first one is compared with now."""
         before: dict[str, int] = {}
         found, now = None, round(time.time() * 1e6)
         for epoch in epochs:
@@ -266,7 +266,7 @@ class CheckpointRepair:
         return found
 
     def _check_restorable(self, done: int) -> None:
-        """Refuse to go back where the state of then cannot be rebuilt any more."""
+        """Refuse to go back if the state of that time can no longer be rebuilt."""
         outcome = self.ledger.outcome(done)
         assert outcome is not None
         missing = []
@@ -281,12 +281,12 @@ class CheckpointRepair:
                 ]
         if missing:
             raise StateError(
-                f"the state after epoch {done} cannot be rebuilt: gone is {', '.join(sorted(set(missing))[:3])}",
-                hint="restore the checkpoint folder from a copy, or start with a new one",
+                f"the state after epoch {done} cannot be rebuilt: missing is {', '.join(sorted(set(missing))[:3])}",
+                hint="restore the checkpoint folder from a backup, or start with a new one",
             )
 
     def _logged(self, store: EpochStore, name: str, epoch: int, group: int) -> bool:
-        """Whether what a group got in an epoch is still there, if it got anything."""
+        """Whether a group's input of an epoch is still there, if it had any."""
         decision, outcome = self.ledger.decision(epoch), self.ledger.outcome(epoch)
         if decision is None or outcome is None:
             return False
@@ -295,7 +295,7 @@ class CheckpointRepair:
         return store.has_blocks(epoch, decision.operators[name].routing[group])
 
     def _unpublished(self, done: int, again: int) -> bool:
-        """Whether the ledger says that no sink was given anything after epoch `again`."""
+        """Whether the ledger says that no sink got anything after epoch `again`."""
         published = self.ledger.publishing()
         return bool(self._decided(done, again).get(MARKED)) and published is not None and published <= again
 
@@ -304,26 +304,27 @@ class CheckpointRepair:
         return self.ledger.decision_json(again) or self.ledger.decision_json(done) or {}
 
     def _check_sinks(self, done: int, again: int, last: int) -> None:
-        """Epochs after `again` will have other rows under the same number: a sink that has them would lose these."""
+        """Refuse if sinks have epochs after `again`: they would ignore the other rows these numbers will have."""
         places: dict[str, dict[str, Any]] = self._decided(done, again).get("sinks", {})
-        there, unknown = [], [] if places else ["the sinks of this query"]
+        published: list[str] = []
+        unknown = [] if places else ["the sinks of this query"]
         for output, place in places.items():
             if place["sink"] == "FileSink":
                 sink = FileSink(place["path"], flat=place["flat"])
-                there += [f"{place['path']}: epoch {epoch}" for epoch in sink.epochs() if epoch > again]
+                published += [f"{place['path']}: epoch {epoch}" for epoch in sink.epochs() if epoch > again]
             elif place["sink"] not in _KEEPS_NOTHING:
                 unknown.append(f"{place['sink']} of {output}")
-        if there:
+        if published:
             raise CheckpointError(
-                f"the results of epochs {again + 1} to {last} are out, and these numbers will have other rows: the "
-                f"sink would take them for published, and lose them. There: {', '.join(there[:5])}",
-                hint="remove these results, then repair again",
+                f"the results of epochs {again + 1} to {last} are published, and these numbers will have other rows: "
+                f"the sink would ignore them as published already. Found: {', '.join(published[:5])}",
+                hint="remove these results, then run the repair again",
             )
         if unknown:
             raise CheckpointError(
                 f"{', '.join(unknown)} may have results of epochs {again + 1} to {last}, and these numbers will have "
                 "other rows",
-                hint="remove the results of these epochs there, then repair again with --sinks-cleared",
+                hint="remove the results of these epochs there, then run the repair again with --sinks-cleared",
             )
 
     def _move(self, files: Sequence[tuple[Folder, str]]) -> None:
@@ -332,7 +333,7 @@ class CheckpointRepair:
         for folder, name in files:
             into = target.sub(folder.path.split("/")[-1])
             into.create()
-            # On a local disk Hadoop keeps a checksum beside each file, under a hidden name.
+            # On a local disk Hadoop keeps a checksum next to each file, under a hidden name.
             for each in (name, f".{name}.crc"):
                 if folder.filesystem.get_file_info(f"{folder.path}/{each}").type == fs.FileType.File:
                     _move(folder, into, each)

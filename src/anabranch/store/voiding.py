@@ -1,17 +1,17 @@
-"""Void the decisions of an epoch that has not been published, so that it is decided anew.
+"""Void the decisions for an epoch that has not been published, so that the epoch is decided again.
 
 A plan in the ledger is followed whenever its epoch runs again. If it cannot be carried out (`runtime.decisions`), the
-query would fail at every start. Its epoch can be decided anew as long as nobody has seen results that rely on the plan:
+query would fail at every start. Its epoch can be decided again as long as no sink has results that depend on the plan:
 
 | what the ledger says | may the decision be voided? |
 |---|---|
 | the epoch is `done` | no: it is published |
-| `publishing` names the epoch | no: some sinks may have it, and would keep what they have under its number |
+| `publishing` names the epoch | no: some sinks may have it, and would keep those results under its number |
 | neither, and the plan says that publishing is marked | yes: no sink was called |
-| neither, and the plan does not say it (an older release wrote it) | only if somebody has looked at the sinks |
+| neither, and the plan does not say so (an older release wrote it) | only if the sinks have been checked |
 
-The old plan stays in the ledger, marked as void. What the attempts to run the epoch left behind goes: the next one may
-have other workers, and rows that it does not drop.
+The old plan stays in the ledger, marked as void. Files left by attempts to run the epoch are removed: the next attempt
+may have other workers, and may drop other rows.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from anabranch.store.records import MARKED
 
 @dataclass(frozen=True)
 class Voided:
-    """A decision that does not count any more."""
+    """Decisions that are no longer valid."""
 
     epoch: int
     decision: Mapping[str, Any]
     """what was decided"""
 
     def describe(self) -> str:
-        """For people."""
+        """One line of text."""
         return (
-            f"the decisions for epoch {self.epoch} are void; it is decided anew at the next start, over the same rows. "
+            f"the decisions for epoch {self.epoch} are void; it is decided again at the next start, for the same rows. "
             f"They were: {json.dumps(self.decision)}"
         )
 
@@ -50,8 +50,8 @@ def void_decision(
 ) -> Voided:
     """Void the plan of the epoch that was decided last and not published. No query may run on the checkpoint.
 
-    `checkpoint` is the folder that has the ledger: the `store` of the query, if it has one. `checked_sinks` says that
-    somebody has looked: no sink has that epoch. It is needed only where the ledger cannot tell.
+    `checkpoint` is the folder with the ledger: the `store` of the query, if it has one. `checked_sinks` confirms that
+    no sink has that epoch; it is needed only where the ledger does not record it.
     """
     query = Checkpoint(checkpoint, identity_of(checkpoint))
     ledger = query.ledger()
@@ -61,20 +61,20 @@ def void_decision(
     if decision is None:
         raise CheckpointError(
             f"nothing is decided in {checkpoint} for an epoch that is not published: the next one is {epoch}",
-            hint="start the query; there is no decision in its way",
+            hint="start the query; there is nothing to void",
         )
     if ledger.publishing() == epoch:
         raise CheckpointError(
-            f"the results of epoch {epoch} may be at the sinks: the query stopped while it published them. Decided "
-            "anew, the epoch would have other results under the same number, and the sinks would keep the old ones",
-            hint="start the query as it was, with the same release: it completes the epoch as it was decided",
+            f"the results of epoch {epoch} may be at the sinks: the query stopped while publishing them. Decided "
+            "again, the epoch would have other results under the same number, and the sinks would keep the old ones",
+            hint="start the query unchanged, with the same release: it completes the epoch as it was decided",
         )
     if not decision.get(MARKED) and not checked_sinks:
         raise CheckpointError(
             f"the ledger of {checkpoint} does not say whether epoch {epoch} is at the sinks: the release that decided "
-            "it did not write that down",
-            hint=f"look at every sink (a FileSink then has a folder epoch={epoch}). If none has the epoch, say that "
-            "they were checked, and try again",
+            "it did not record that",
+            hint=f"look at every sink (a FileSink has a folder epoch={epoch}). If none has the epoch, run this again "
+            "with --sinks-cleared",
         )
     if dry_run:
         return Voided(epoch, decision)

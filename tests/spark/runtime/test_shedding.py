@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import anabranch as ab
-from anabranch.control.shed import Shed
+from anabranch.control.shed import ShedController
 from anabranch.errors import CheckpointError, InvalidArgumentError, OverloadError
 from anabranch.keys.hashing import key_hash
 from anabranch.observe.progress import EpochProgress
@@ -203,7 +203,7 @@ def check_report(
 
 
 def wander(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planner, "Shed", WanderingShed)
+    monkeypatch.setattr(planner, "ShedController", WanderingShed)
 
 
 @pytest.mark.slow
@@ -251,7 +251,7 @@ def test_gaps_do_not_join_where_places_change(
     )
     short, long = two(source(spark, feed))
     sinks = ab.MemorySink(), ab.MemorySink()
-    monkeypatch.setattr(planner, "Shed", NeverShut)
+    monkeypatch.setattr(planner, "ShedController", NeverShut)
     qos = ab.QoS(max_gap=3, max_latency="1 minute")
     started(short.to(sinks[0], max_gap=6), long.to(sinks[1]), folder=tmp_path, qos=qos)
     for sink, slide, bound in ((sinks[0], 2, 6), (sinks[1], 4, 3)):
@@ -494,7 +494,7 @@ def test_a_row_far_ahead_in_one_of_two_sources(
         return a.union(b).window(size="2 s", slide="1 s").by("key").agg(n=ab.count(), t=ab.sum("value"))
 
     if wandering:  # shuts the query, too
-        monkeypatch.setattr(planner, "Shed", WanderingShed)
+        monkeypatch.setattr(planner, "ShedController", WanderingShed)
     qos = ab.QoS(max_gap=10, max_latency="8 s") if wandering else ab.QoS(max_gap=10, drop_share=0.5)
     query, exact, shed = united(*(source(spark, feed) for feed in feeds)), ab.MemorySink(), ab.MemorySink()
     started(query.to(exact), folder=tmp_path / "exact")
@@ -504,7 +504,7 @@ def test_a_row_far_ahead_in_one_of_two_sources(
     assert len(shed.rows()) < len(exact.rows())
 
 
-class Overloaded(Shed):
+class Overloaded(ShedController):
     """Says that it is."""
 
     def overloaded(self, history: Sequence[EpochProgress]) -> str | None:
@@ -515,7 +515,7 @@ class Overloaded(Shed):
 
 
 def test_halt_instead(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planner, "Shed", Overloaded)
+    monkeypatch.setattr(planner, "ShedController", Overloaded)
     feed = Feed(tmp_path / "in")
     feed.add(*epochs_of(10))
     query = source(spark, feed).window(size="4 s").agg(n=ab.count())

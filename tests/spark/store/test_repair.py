@@ -145,7 +145,7 @@ def test_a_watermark_is_only_set_back(spark: SparkSession, tmp_path: Path) -> No
         repair.set_watermark(3600 * S)
     assert "would be" in repair.set_watermark(60 * S, dry_run=True)[0]
     assert not repair.ledger.set_back()
-    with pytest.raises(InvalidArgumentError, match="the ledger is whole up to epoch 0"):
+    with pytest.raises(InvalidArgumentError, match="the ledger is complete up to epoch 0"):
         repair.to_last_complete()
 
 
@@ -168,7 +168,7 @@ def test_a_lost_last_entry_of_the_ledger(spark: SparkSession, tmp_path: Path, ho
     # The failed start may have fixed what the next epoch reads, which nothing has published.
     told = command(folder / "c", "--to-last-complete")
     assert "epoch 11 runs once more" in told
-    assert ("decided anew" in told) == (how == "lost with its plan")
+    assert ("are made again" in told) == (how == "lost with its plan")
     run(windows(feed.stream(spark)), folder)
     wanted = [
         row for row in plain(windows(feed.batch(spark)).to_df().toArrow())
@@ -185,7 +185,7 @@ def test_epochs_that_are_out_are_not_given_other_rows(spark: SparkSession, tmp_p
     for epoch in (3, 4, 5):
         (folder / "c" / "ledger" / f"{epoch:012d}.done").unlink()
     repair = CheckpointRepair(str(folder / "c"))
-    with pytest.raises(CheckpointError, match=r"epochs 4 to 5 are out.*epoch 4"):
+    with pytest.raises(CheckpointError, match=r"epochs 4 to 5 are published.*epoch 4"):
         repair.to_last_complete()
     for epoch in (4, 5):
         for file in (folder / "out" / f"epoch={epoch}").iterdir():

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.control.base import HEAVY, KeyPlacement
+from anabranch.control.key_placement import HEAVY, KeyPlacement
 from anabranch.keys.census import HEAVY_KEYS, MOST_WINDOWS, KeyCensus, KeyCounter, heaviest_of, loads_by_window
 from anabranch.keys.hashing import hash_keys
 from anabranch.keys.metrics import loads_of

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.control import base
 from anabranch.control.rebalance import HOLD, QUIET, Rebalance
 from anabranch.errors import InvalidArgumentError
 from anabranch.observe.progress import EpochProgress, OperatorProgress, WorkerMeasure
@@ -70,10 +69,6 @@ class Run:
             self.history.append(epoch(len(self.history), occupancy, before, spent, **fields))
             self.decide()
         return {g: now for g, (old, now) in enumerate(zip(before, self.routing, strict=True)) if old != now}
-
-
-def test_it_is_registered() -> None:
-    assert base.get("rebalance") is Rebalance
 
 
 def test_groups_are_dealt_in_turn_to_all_workers_at_first() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.control.shed import HEADROOM, Load, Shed, WorkShares
+from anabranch.control.shed import LEAST_HEADROOM, Load, ShedController, WorkShares
 from anabranch.observe.progress import DropProgress, EpochProgress, OperatorProgress
 from anabranch.shedding.points import Box, DropPoint, Terms, cuts, drop_points
 from anabranch.windows import Window
@@ -35,7 +35,7 @@ class Plant:
 
     def __init__(
         self,
-        controller: Shed,
+        controller: ShedController,
         costs: dict[str, float] | None = None,
         noise: float = 0.0,
         trigger: float | None = None,
@@ -100,9 +100,9 @@ class Plant:
         return [self.epoch(rate) for _ in range(epochs)]
 
 
-def controller(boxes: Sequence[Box], **settings: Any) -> Shed:
+def controller(boxes: Sequence[Box], **settings: Any) -> ShedController:
     found = cuts(drop_points(boxes))
-    return Shed(tuple(boxes), found, **{"max_latency": BOUND, **settings})
+    return ShedController(tuple(boxes), found, **{"max_latency": BOUND, **settings})
 
 
 def capacity(bound: float = BOUND) -> float:
@@ -139,7 +139,7 @@ def test_more_is_left_where_epochs_are_irregular(noise: float, over: float) -> N
     plant.run(over * capacity(), 20)
     settled = plant.run(over * capacity(), 400)
     assert sum((epoch.latency or 0.0) > BOUND for epoch in settled) <= 0.03 * len(settled)
-    assert plant.decisions["headroom"] == HEADROOM or noise >= 0.1
+    assert plant.decisions["headroom"] == LEAST_HEADROOM or noise >= 0.1
     delivered = 1 - sum(epoch.spared for epoch in settled) / sum(epoch.rows for epoch in settled)
     assert delivered >= 0.8 / over
 
@@ -350,7 +350,7 @@ def test_a_bound_that_no_drop_can_keep_does_not_drop_everything(monkeypatch: pyt
     plant.run(100_000, 30)
     assert plant.decisions["shut"] == []
     assert 0 < plant.decisions["p"]["source 0"] < 0.91
-    assert "it cannot be kept" in plant.decisions["cause"]
+    assert "which cannot be kept" in plant.decisions["cause"]
     assert plant.history[-1].seconds < 10
 
 
@@ -359,6 +359,6 @@ def test_where_dropping_costs_too_much_it_is_said(monkeypatch: pytest.MonkeyPatc
     plant = Plant(controller(one_query()))
     plant.run(0.5 * capacity(), 6)
     plant.run(2 * capacity(), 12)
-    assert "even to drop all rows takes longer" in plant.decisions["cause"]
+    assert "even dropping all rows takes longer" in plant.decisions["cause"]
     plant.run(0.1 * capacity(), 60)
     assert plant.decisions["cause"] == ""

@@ -36,7 +36,7 @@ def test_states(vitals: Vitals, state: str) -> None:
 
 def test_the_reason_says_what_spark_does() -> None:
     stuck = Vitals(epoch=1, usual=1.0, busy=400.0, busy_with="Getting offsets from KafkaV2[topic]")
-    assert judge(stuck).why == "no epoch for 400 s, in which Spark was busy with: Getting offsets from KafkaV2[topic]"
+    assert judge(stuck).why == "no epoch for 400 s; Spark is busy with: Getting offsets from KafkaV2[topic]"
     assert judge(Vitals(ended=True, error="the disk is full")).why == "the disk is full"
 
 

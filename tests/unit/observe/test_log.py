@@ -43,7 +43,7 @@ def test_start_restart_and_end(log: pytest.LogCaptureFixture) -> None:
         "query q starts with epoch 0: checkpoint ckpt, trigger 1 second, 4 workers, a snapshot every 10 epochs, "
         "sources idle after 30 s, max_latency='5 s', run r",
     )
-    assert second[1].startswith("query busy (q) goes on after epoch 41, with epoch 42: checkpoint ckpt")
+    assert second[1].startswith("query busy (q) continues after epoch 41, with epoch 42: checkpoint ckpt")
     assert ended == ("INFO", "query busy (q) ended after epoch 42")
     assert failed == ("ERROR", "query busy (q) failed after epoch 42: the disk is full (make room)")
 
@@ -58,7 +58,7 @@ def test_replays_restores_and_decisions_have_their_reasons(log: pytest.LogCaptur
         EpochProgress("q", "r", 7, 0.0, 1.0, replayed=True, operators=(operator,))
     )
     assert lines(log) == [
-        ("INFO", "query q, epoch 7: ran again, with the decisions that were taken the first time"),
+        ("INFO", "query q, epoch 7: ran again, with the decisions of the first run"),
         (
             "INFO",
             "query q, epoch 7, window-1: restored 4 groups from the epoch store (1 for live state of another epoch, "
@@ -91,7 +91,7 @@ def test_dropping_is_told_when_it_changes(log: pytest.LogCaptureFixture) -> None
     told = [message for _, message in lines(log)]
     assert [message.split(":")[0] for message in told] == [f"query q, epoch {n}" for n in (1, 3, 4)]
     assert "p = 0.75" in told[1] and "too much comes in" in told[1]
-    assert told[2].endswith("no more windows are dropped at source-0")
+    assert told[2].endswith("windows are no longer dropped at source-0")
 
 
 def test_the_library_installs_no_handler_that_writes() -> None:

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from anabranch.control.base import KeyPlacement, SplitTuning
+from anabranch.control.key_placement import KeyPlacement
 from anabranch.control.rebalance import Rebalance
+from anabranch.control.split_tuning import SplitTuning
 from anabranch.errors import CheckpointError, ControllerError
 from anabranch.runtime.decisions import check_new, check_recorded, fault_of, usable
 from anabranch.runtime.shedding.planner import DropPlanner

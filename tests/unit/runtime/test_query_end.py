@@ -12,13 +12,14 @@ from py4j.protocol import Py4JNetworkError
 from pyspark.errors import StreamingQueryException
 
 from anabranch.errors import AnabranchError, StateError
-from anabranch.observe.listeners import Prometheus, Watched
+from anabranch.observe.listeners import Watched
 from anabranch.observe.progress import EpochProgress
+from anabranch.observe.prometheus import Prometheus
 from anabranch.query.settings import QoS
 from anabranch.runtime.arrivals import Arrivals
 from anabranch.runtime.handle import EpochQuery
 from anabranch.runtime.settings import Settings
-from anabranch.store.own_folder import OwnFolder
+from anabranch.store.live.own_folder import OwnFolder
 
 QUIET = {"message": "Waiting for data to arrive", "isDataAvailable": False, "isTriggerActive": False}
 

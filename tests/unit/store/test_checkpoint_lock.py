@@ -39,7 +39,7 @@ with checkpoint_lock.CheckpointLock("the first", folder):
 def folder(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
     """On a disk, and on a file system of which nothing is known."""
     monkeypatch.setattr(checkpoint_lock, "BEAT", 0.05)
-    monkeypatch.setattr(checkpoint_lock, "PATIENCE", 3.0)
+    monkeypatch.setattr(checkpoint_lock, "DEAD_AFTER", 3.0)
     if request.param == "disk":
         return Folder.at(tmp_path)
     return Folder.at((fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem()), "c"))
@@ -71,7 +71,7 @@ def test_another_process_is_named_and_its_death_frees_the_lock(folder: Folder, t
         other.communicate()
     began = time.monotonic()
     take(folder).release()  # at once
-    assert time.monotonic() - began < checkpoint_lock.PATIENCE / 2
+    assert time.monotonic() - began < checkpoint_lock.DEAD_AFTER / 2
 
 
 def test_a_second_query_of_the_same_process_is_refused_until_the_first_ends(folder: Folder) -> None:
@@ -83,7 +83,7 @@ def test_a_second_query_of_the_same_process_is_refused_until_the_first_ends(fold
     first.release()
     second = take(folder)
     second.check()
-    with pytest.raises(CheckpointError, match="no longer held"):
+    with pytest.raises(CheckpointError, match="no longer locked"):
         first.check()
     first.release()  # does nothing to the second
     second.check()
@@ -100,7 +100,7 @@ def test_a_query_that_ended_without_being_asked_does_not_block_the_next(folder: 
         locks[-1].belongs_to(is_active)
     with pytest.raises(CheckpointError, match="in use"):
         take(folder)
-    with pytest.raises(CheckpointError, match="no longer held"):
+    with pytest.raises(CheckpointError, match="no longer locked"):
         locks[0].check()
     locks[-1].release()
 
@@ -188,7 +188,7 @@ def test_a_forked_child_does_not_hold_the_lock_after_its_parent(tmp_path: Path) 
 @pytest.fixture
 def remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
     monkeypatch.setattr(checkpoint_lock, "BEAT", 0.05)
-    monkeypatch.setattr(checkpoint_lock, "PATIENCE", 0.5)
+    monkeypatch.setattr(checkpoint_lock, "DEAD_AFTER", 0.5)
     return Folder.at((fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem()), "c"))
 
 
@@ -203,13 +203,13 @@ def of_another_host(folder: Folder) -> None:
 def test_a_holder_that_gives_no_sign_of_life_is_dead(remote: Folder) -> None:
     lock = take(remote)
     of_another_host(remote)
-    with pytest.raises(CheckpointError, match="no longer held"):
+    with pytest.raises(CheckpointError, match="no longer locked"):
         lock.check()
     lock.release()
     assert remote.exists(LOCK)  # it is not ours to remove
     began = time.monotonic()
     second = take(remote)
-    assert time.monotonic() - began >= checkpoint_lock.PATIENCE
+    assert time.monotonic() - began >= checkpoint_lock.DEAD_AFTER
     second.check()
     second.release()
     assert not remote.exists(LOCK)
@@ -230,14 +230,14 @@ def test_a_holder_beats_and_ends_with_its_lock(remote: Folder) -> None:
 
 
 def test_on_an_object_store(s3: fs.S3FileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint_lock, "PATIENCE", 1.0)
+    monkeypatch.setattr(checkpoint_lock, "DEAD_AFTER", 1.0)
     folder = Folder.at((s3, "bucket/locked"))
     lock = take(folder)
     with pytest.raises(CheckpointError, match="in use by the query 'mine'"):
         take(folder)
     lock.check()
     of_another_host(folder)
-    with pytest.raises(CheckpointError, match="no longer held"):
+    with pytest.raises(CheckpointError, match="no longer locked"):
         lock.check()
     lock.release()
     take(folder).release()

@@ -16,7 +16,7 @@ from anabranch.errors import CheckpointError, StateError
 from anabranch.io.folder import Folder
 from anabranch.operators.state import MemoryState, State
 from anabranch.store.epoch_store import EpochStore
-from anabranch.store.live import LiveState
+from anabranch.store.live.state import LiveState
 
 
 @pytest.fixture

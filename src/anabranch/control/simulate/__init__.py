@@ -1,4 +1,4 @@
-"""The controllers and cost models against a simulated cluster of any size. Deterministic by its seed; no Spark."""
+"""The controllers and cost models on a simulated cluster of any size. The seed fixes the result; no Spark."""
 
 from anabranch.control.simulate.cluster import Cluster, SplitWork, WindowWork, Work
 from anabranch.control.simulate.joining import JoinCosts, JoinWork, master_buffer_peak

@@ -1,11 +1,11 @@
-"""A cluster that only counts: slots with speeds, and work that says how many busy seconds an epoch's rows cost.
+"""A simulated cluster: slots with speeds, and work that says how many busy seconds an epoch's rows cost.
 
-A **slot** runs one task at a time; speed 1 needs as long as the costs say, 0.5 twice as long. Task i of a stage runs on
-slot i modulo their number, after the tasks that came to it before. A stage ends with its last slot, and the next begins
-then, as at an exchange of Spark.
+A **slot** runs one task at a time. At speed 1 a task takes as long as the costs say, at speed 0.5 twice as long. Task i
+of a stage runs on slot i modulo the number of slots, after the tasks already there. A stage ends with its last slot,
+and then the next begins, as at an exchange in Spark.
 
-The work is counted from its definition (each window sees each of its rows), not by the formulas that the controllers
-use: a mistake in those would otherwise be in both, and no simulation could show it.
+The work is counted from its definition (each window sees each of its rows), not with the formulas of the controllers:
+otherwise both would share a mistake in the formulas, and no simulation could show it.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from anabranch.windows.ids import replication
 
 @dataclass(frozen=True)
 class Cluster:
-    """Slots by their speeds, and how much a measured time trembles (standard deviation, relative)."""
+    """The speeds of the slots, and the noise of measured times (relative standard deviation)."""
 
     speeds: tuple[float, ...]
     noise: float = 0.0
     overhead: float = 0.1
-    """seconds that each epoch takes whatever it does"""
+    """fixed seconds per epoch"""
 
     def __post_init__(self) -> None:
         if not self.speeds or min(self.speeds) <= 0:
@@ -41,16 +41,16 @@ class Cluster:
 
     @classmethod
     def uniform(cls, slots: int, *, noise: float = 0.0, overhead: float = 0.1) -> Cluster:
-        """So many slots of speed 1."""
+        """A cluster whose slots all have speed 1."""
         return cls((1.0,) * slots, noise, overhead)
 
     def busy(self, task: int, cost: float, rng: np.random.Generator) -> float:
         """Seconds that a task of that cost is busy."""
-        tremble = float(rng.lognormal(0.0, self.noise)) if self.noise > 0 else 1.0
-        return cost * tremble / self.speeds[task % len(self.speeds)]
+        noise = float(rng.lognormal(0.0, self.noise)) if self.noise > 0 else 1.0
+        return cost * noise / self.speeds[task % len(self.speeds)]
 
     def stage(self, busy: Sequence[float]) -> float:
-        """Seconds until the last slot has done its tasks."""
+        """Seconds until the last slot has finished its tasks."""
         slots = [0.0] * len(self.speeds)
         for task, seconds in enumerate(busy):
             slots[task % len(slots)] += seconds
@@ -58,7 +58,7 @@ class Cluster:
 
 
 class Work(Protocol):
-    """One operator: what it does with the rows of an epoch that cover `span` seconds of the stream."""
+    """One operator: the work on the rows of an epoch, which cover `span` seconds of the stream."""
 
     def epoch(
         self, rows: int, span: float, settings: Mapping[str, Any], cluster: Cluster, rng: np.random.Generator
@@ -67,18 +67,18 @@ class Work(Protocol):
 
 @dataclass(frozen=True)
 class WindowWork:
-    """A sliding aggregate with batch partitioning (paper 1); reads the setting `batch`."""
+    """A sliding aggregate with batch partitioning; reads the setting `batch`."""
 
     window: Window
     """in panes"""
     pane_seconds: float
     workers: int
     update: float
-    """seconds: one row into one window"""
+    """seconds to add one row to one window"""
     open_close: float
-    """seconds: one result"""
+    """seconds per result"""
     other: float
-    """seconds: one copy of a row"""
+    """seconds per copy of a row"""
     name: str = "aggregate"
 
     def epoch(
@@ -86,7 +86,7 @@ class WindowWork:
     ) -> OperatorProgress:
         copies = _shares(round(rows * replication(self.window, int(settings.get("batch", 1)))), self.workers)
         emitted = round(span / (self.window.slide * self.pane_seconds))
-        # Whatever the batch, each row is put into each of its windows once, and each window is delivered once.
+        # With any batch size, each row is added once to each of its windows, and each window is delivered once.
         fixed = (rows * self.window.overlap * self.update + emitted * self.open_close) / self.workers
         busy = [cluster.busy(i, fixed + copies[i] * self.other, rng) for i in range(self.workers)]
         measures = tuple(WorkerMeasure(i, copies[i], busy[i], query_seconds=busy[i]) for i in range(self.workers))
@@ -96,13 +96,13 @@ class WindowWork:
 
 @dataclass(frozen=True)
 class SplitWork:
-    """A parallel split and its q query processors (paper 5); reads the settings `splitters` and `window_bytes`."""
+    """A parallel split and its q query processors; reads the settings `splitters` and `window_bytes`."""
 
     costs: SplitCosts
     q: int
     row_bytes: int = 64
     per_window: float = 0.0
-    """seconds that each physical window costs beside its rows; what makes small ones slow"""
+    """seconds per physical window, in addition to its rows; this makes small ones slow"""
     name: str = "split"
 
     def epoch(
@@ -110,9 +110,9 @@ class SplitWork:
     ) -> OperatorProgress:
         p, size = int(settings.get("splitters", 1)), int(settings.get("window_bytes", 4096))
         splitters = tuple(self._splitter(i, share, size, cluster, rng) for i, share in enumerate(_shares(rows, p)))
-        everywhere = sum(s.broadcast for s in splitters)
+        broadcast = sum(s.broadcast for s in splitters)
         workers = tuple(
-            self._worker(j, share + everywhere, p, cluster, rng)
+            self._worker(j, share + broadcast, p, cluster, rng)
             for j, share in enumerate(_shares(sum(s.routed for s in splitters), self.q))
         )
         seconds = cluster.stage([s.seconds for s in splitters]) + cluster.stage([w.seconds for w in workers])
@@ -147,5 +147,5 @@ class SplitWork:
 
 
 def _shares(total: int, parts: int) -> list[int]:
-    """`total` in whole parts that differ by 1 at most."""
+    """`total` divided into whole parts that differ by at most 1."""
     return [total // parts + (i < total % parts) for i in range(parts)]

@@ -1,4 +1,4 @@
-"""A windowed join on a cluster that only counts (paper 2): a master hands out tuples, workers join them.
+"""A windowed join on a simulated cluster: a master hands out tuples, workers join them.
 
 One epoch is a distribution epoch of `t_d` seconds:
 
@@ -7,15 +7,15 @@ One epoch is a distribution epoch of `t_d` seconds:
     worker 1 |  waits            | rec. |        joins               | idle |
     worker 2 |  waits                   | rec. |  joins, and is not done in time: tuples are pending
 
-The master sends serially, so worker i waits for those before it; with `subgroups` the epoch is cut into as many slots,
-and a worker waits only for those of its own slot. What a worker has not joined when its next tuples come is *pending*
-and waits in its buffer, first in first out; it belongs to the partition-group, and goes with it to another worker. The
+The master sends serially, so worker i waits for those before it. With `subgroups` the epoch is divided into that many
+slots, and a worker waits only for those of its own slot. Tuples that a worker has not joined when its next tuples come
+are *pending*: they wait in its buffer, first in first out, and move with their partition-group to another worker. The
 mean share of the buffer that pending tuples take is the worker's `occupancy`.
 
-The work is counted from its definition. A tuple is inserted into its group's window, which costs `insert`, and compared
-with the other stream's tuples there, which costs `scan` each (nested loop) or `probe` once (hashed); each pair costs
-`pair`. With fine tuning a group is halved until no part has more than 2 * theta bytes, and only one part is scanned.
-Halves are taken to be equal. Windows fill up from empty, as streams do.
+The work is counted from its definition. Inserting a tuple into its group's window costs `insert`; comparing it with the
+other stream's tuples there costs `scan` each (nested loop) or `probe` once (hashed); each pair costs `pair`. With fine
+tuning a group is halved until no part has more than 2 * theta bytes, and only one part is scanned. Halves are assumed
+to be equal. Windows start empty.
 
 Give `simulate` `trigger_seconds=t_d` and a cluster with `overhead=0`, so that epochs are distribution epochs.
 """
@@ -40,12 +40,12 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class JoinCosts:
-    """Seconds, on a slot of speed 1 and a network that all share."""
+    """Costs in seconds, on a slot of speed 1 and a shared network."""
 
     insert: float = 2e-6
-    """one tuple into its window, and out of it"""
+    """inserting a tuple into its window and removing it later"""
     scan: float = 2e-9
-    """one comparison of a nested loop"""
+    """one comparison in a nested loop"""
     probe: float = 2e-6
     """one lookup where tuples are hashed"""
     pair: float = 1e-6
@@ -60,17 +60,17 @@ class JoinCosts:
 class JoinWork:
     """A join of two streams with equal windows and rates; reads the settings `routing` and `workers`.
 
-    It has a state, its windows and pending tuples: use one for one run. What the paper plots beside the measures of
-    workers is in `metrics` of its progress, in integers: `delay_us`, mean of the pairs of this epoch, since the
-    later tuple of a pair arrived; `communication_us`, with the least and most of a worker in `communication_least_us`
-    and `communication_most_us`, and `idle_us`, both summed over the workers; `pending` tuples; `moved_bytes` of state.
+    It keeps its windows and pending tuples, so use an instance for one run only. `metrics` of its progress has, in
+    integers: `delay_us`, the mean time from the arrival of a pair's later tuple, over the pairs of this epoch;
+    `communication_us` and `idle_us`, summed over the workers; `communication_least_us` and `communication_most_us` of
+    a single worker; `pending` tuples; `moved_bytes` of state.
     """
 
     costs: JoinCosts = JoinCosts()
     groups: int = 60
     """partition-groups"""
     skew: float = 0.0
-    """group g has a share like (g + 1) ** -skew of the tuples"""
+    """the share of group g is proportional to (g + 1) ** -skew"""
     weights: Sequence[float] | None = None
     """shares of the groups, instead of `skew`"""
     window: float = 600.0
@@ -80,24 +80,24 @@ class JoinWork:
     probe: Literal["nested", "hashed"] = "nested"
     fine_tuning: bool = True
     theta: float = 1.5e6
-    """bytes: a part of a group has at most twice as many"""
+    """bytes: a part of a group has at most twice this size"""
     tuple_bytes: int = 64
     buffer_bytes: float = 1e6
-    """memory of a worker for pending tuples"""
+    """a worker's memory for pending tuples"""
     selectivity: float = 3.6e-6
-    """share of the other stream's window that a tuple meets: 3 pairs at 1,500 tuples a second in 600 s"""
+    """share of the other stream's window that a tuple matches: 3 pairs at 1,500 tuples a second in 600 s"""
     subgroups: int = 1
     """n_g"""
     name: str = "join"
     _now: float = field(default=0.0, init=False)
     _windows: deque[Floats] = field(default_factory=deque, init=False)
-    """tuples per group of each epoch that is still in the window"""
+    """for each epoch still in the window, its tuples per group"""
     _content: Floats = field(init=False)
     """tuples per group in the windows of both streams"""
     _pending: Floats = field(init=False)
-    """tuples by the epoch they were handed over in, and by group"""
+    """waiting tuples, by the epoch in which they were handed over, and by group"""
     _arrived: Floats = field(init=False)
-    """seconds: when these arrived, on the average"""
+    """mean arrival times of the pending tuples, in seconds"""
     _routing: npt.NDArray[np.int64] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -105,8 +105,8 @@ class JoinWork:
         if len(shares) != self.groups or self.groups < 1 or self.subgroups < 1 or not 0 < self.t_d <= self.window:
             raise InvalidArgumentError(
                 f"{len(shares)} weights for {self.groups} groups, {self.subgroups} sub-groups, epochs of {self.t_d} s "
-                f"in a window of {self.window} s: no such join could run",
-                hint="give a weight for each group, at least one of each, and an epoch within the window",
+                f"in a window of {self.window} s: such a join cannot run",
+                hint="give one weight per group, at least one group and sub-group, and an epoch within the window",
             )
         self._shares = np.asarray(shares, dtype=np.float64) / np.sum(shares)
         self._content = np.zeros(self.groups)
@@ -131,7 +131,7 @@ class JoinWork:
         costs, pairs = self._per_tuple()
         joined = []
         for worker in range(workers):
-            # Workers that have a slot in common have its time in common.
+            # Workers on the same slot share its time.
             sharing = sum((worker - other) % len(cluster.speeds) == 0 for other in range(workers))
             factor = cluster.busy(worker, 1.0, rng) * sharing
             time = self.t_d - float(communication[worker])
@@ -165,7 +165,7 @@ class JoinWork:
     def _worker(
         self, worker: int, came: Floats, costs: Floats, time: float, factor: float, start: float
     ) -> tuple[WorkerMeasure, float]:
-        """What a worker does in `time` seconds, each worth 1 / `factor` of costs; and the sum of its tuples' delays."""
+        """A worker's work in `time` seconds, each worth 1 / `factor` of costs; and the sum of its tuples' delays."""
         own = np.flatnonzero(self._routing == worker)
         done, finished = self._join(own, costs[own], time / factor)
         delays = float((done * (start + finished * factor - self._arrived[:, own])).sum())
@@ -186,7 +186,7 @@ class JoinWork:
         return measure, delays
 
     def _moved(self, routing: npt.NDArray[np.int64], workers: int) -> tuple[float, Floats]:
-        """Bytes of the groups that change their worker, and the seconds that each worker needs for that."""
+        """Bytes of the groups that change workers, and the seconds that each worker spends on them."""
         seconds = np.zeros(workers)
         if self._routing is None:
             return 0.0, seconds
@@ -194,12 +194,12 @@ class JoinWork:
         changed = np.flatnonzero(self._routing != routing)
         for group in changed:
             for worker in {int(self._routing[group]), int(routing[group])}:
-                if worker < workers:  # who is gone does not wait
+                if worker < workers:  # removed workers do not wait
                     seconds[worker] += bytes_of[group] * self.costs.byte
         return float(bytes_of[changed].sum()), seconds
 
     def _distribute(self, sent: Floats) -> tuple[Floats, Floats]:
-        """For each worker the begin of its slot and the end of its transfer, in seconds of this epoch."""
+        """For each worker the start of its slot and the end of its transfer, in seconds since the epoch began."""
         workers = len(sent)
         slots = min(self.subgroups, workers)
         begin, received, clock = np.zeros(workers), np.zeros(workers), 0.0
@@ -211,7 +211,7 @@ class JoinWork:
         return begin, received
 
     def _hand_over(self, came: Floats, slot_begin: Floats) -> None:
-        """New tuples into the buffers and the windows; they came in the `t_d` seconds before their slot."""
+        """Put new tuples into the buffers and the windows; they arrived in the `t_d` seconds before their slot."""
         kept = self._pending.sum(axis=1) > 1e-6
         self._pending = np.vstack([self._pending[kept], came])
         self._arrived = np.vstack([self._arrived[kept], self._now + slot_begin - self.t_d / 2])
@@ -221,7 +221,7 @@ class JoinWork:
             self._content -= self._windows.popleft()
 
     def _per_tuple(self) -> tuple[Floats, float]:
-        """Seconds that a tuple of each group costs, and the pairs that it finds."""
+        """The cost of a tuple of each group, in seconds, and the pairs that it finds."""
         other = self._content / 2
         pairs = self.selectivity * float(other.sum())
         fixed = self.costs.insert + pairs * self.costs.pair
@@ -234,7 +234,7 @@ class JoinWork:
         return fixed + scanned * self.costs.scan, pairs
 
     def _join(self, own: npt.NDArray[np.int64], costs: Floats, budget: float) -> tuple[Floats, Floats]:
-        """What that budget of costs joins: tuples by epoch and group, and at what cost so far, on the average.
+        """The tuples joined within a cost budget, by epoch and group, and the mean cost up to each of them.
 
         Oldest epochs first; within an epoch all groups at the same pace.
         """
@@ -246,10 +246,10 @@ class JoinWork:
 
 
 def master_buffer_peak(rate: float, t_d: float, n_g: int, *, epochs: int = 3) -> float:
-    """Tuples of a stream that wait at the master at most, when its workers come in `n_g` sub-groups, a slot each.
+    """The most tuples of a stream that wait at the master when its workers form `n_g` sub-groups with a slot each.
 
-    Slot by slot, from empty buffers: each sub-group's grows by its share of the rate, and is drained in its slot. The
-    paper's formula for it is r * t_d / 2 * (1 + 1 / n_g).
+    Simulated slot by slot, from empty buffers: the buffer of each sub-group grows by its share of the rate, and is
+    drained in its slot. The closed form is r * t_d / 2 * (1 + 1 / n_g).
     """
     buffers, peak = [0.0] * n_g, 0.0
     for slot in range(epochs * n_g):

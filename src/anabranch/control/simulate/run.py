@@ -1,8 +1,8 @@
 """Epoch after epoch: rows arrive, the controllers decide, the cluster works, and progress is recorded.
 
-Rows arrive in ticks of `TICK` seconds, as many as a Poisson process of the rate at that moment sends. An epoch takes
-all that waits (or at most `max_rows`, the oldest first), and the next begins with the trigger, or at once if the epoch
-took longer. Time begins at 0, and event time is arrival time.
+Rows arrive in ticks of `TICK` seconds, in numbers drawn from a Poisson process with the rate of that moment. An epoch
+takes all waiting rows (or at most `max_rows`, the oldest first). The next begins with the trigger, or at once if the
+epoch took longer. Time begins at 0, and event time is arrival time.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ TICK = 0.05
 """seconds"""
 
 Arrivals = Callable[[float], float]
-"""rows per second at a time in seconds"""
+"""the rate, in rows per second, at a time in seconds"""
 
 
 def constant(rate: float) -> Arrivals:
-    """Always the same rate."""
+    """A constant rate."""
     return lambda _: rate
 
 
@@ -38,7 +38,7 @@ def step(before: float, after: float, at: float) -> Arrivals:
 
 @dataclass(frozen=True)
 class Simulation:
-    """What happened: the progress of every epoch, and the settings after the last decision."""
+    """The result: the progress of every epoch, and the settings after the last decision."""
 
     history: tuple[EpochProgress, ...]
     settings: Mapping[str, Any]
@@ -65,10 +65,10 @@ def simulate(
     max_rows: int | None = None,
     seed: int = 0,
 ) -> Simulation:
-    """Run so many epochs of one operator under its controllers.
+    """Run one operator under its controllers for a number of epochs.
 
-    Give `max_rows` where the cluster may be overloaded: without it each epoch takes all that came during the one
-    before, and their lengths grow geometrically.
+    Give `max_rows` where the cluster may be overloaded: without it each epoch takes all rows that arrived during the
+    previous one, and epochs get longer and longer.
     """
     rng = np.random.default_rng(seed)
     queue = _Queue(arrivals, rng)
@@ -100,11 +100,11 @@ def simulate(
 
 
 class _Queue:
-    """Rows that have arrived and wait, by the tick they came in."""
+    """Waiting rows, by the tick in which they arrived."""
 
     def __init__(self, arrivals: Arrivals, rng: np.random.Generator) -> None:
         self._arrivals = arrivals
-        # A stream of its own: how long the work took must not change what arrives.
+        # Its own random stream: the duration of the work must not change what arrives.
         self._rng = rng.spawn(1)[0]
         self._ticks = 0
         self._rows: deque[tuple[float, int]] = deque()
@@ -118,7 +118,7 @@ class _Queue:
             self.waiting += came
 
     def take(self, most: int | None) -> tuple[int, float, float]:
-        """(rows, begin of the first tick, end of the last) of all that waits, or of the oldest that fit."""
+        """Take all waiting rows, or the oldest `most`: (rows, start of the first tick, end of the last)."""
         taken, first, last = 0, self._ticks * TICK, self._ticks * TICK
         if self._rows:
             first = self._rows[0][0] - TICK

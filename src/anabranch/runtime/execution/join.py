@@ -30,15 +30,7 @@ from anabranch.runtime.execution.stateful import SLOTS, StatefulExecution
 from anabranch.runtime.reports import JobReports
 from anabranch.runtime.settings import Settings
 from anabranch.runtime.sources import BySource
-from anabranch.runtime.stages import (
-    REPORTS,
-    Decided,
-    Writer,
-    at_workers,
-    packed_rows,
-    reader_of,
-    splitter_of,
-)
+from anabranch.runtime.stages import REPORTS, Decided, Writer, at_workers, packed_rows, reader_of, splitter_of
 from anabranch.runtime.worker import REPORT, EpochTask
 from anabranch.spark.arrow import arrow_schema, map_in_arrow
 from anabranch.spark.columns import EVENT

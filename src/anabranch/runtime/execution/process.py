@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
 
-from anabranch.control.base import Controller, KeyPlacement, SplitTuning, operator_rate
+from anabranch.control.base import Controller, operator_rate
+from anabranch.control.key_placement import KeyPlacement
+from anabranch.control.split_tuning import SplitTuning
 from anabranch.io.parquet import Target, Written
 from anabranch.observe.progress import EpochProgress, OperatorProgress
 from anabranch.operators.numbering import NUMBERED

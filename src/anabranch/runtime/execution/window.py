@@ -20,7 +20,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from anabranch.control.base import BatchSize, Controller, KeyPlacement, largest_batch
+from anabranch.control.base import Controller
+from anabranch.control.batch_size import BatchSize, largest_batch
+from anabranch.control.key_placement import KeyPlacement
 from anabranch.io.frames import unpacked
 from anabranch.io.parquet import Target
 from anabranch.keys.hashing import key_hash

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from anabranch.control.shed import HEADROOM
+from anabranch.control.shed import LEAST_HEADROOM
 from anabranch.observe.progress import EpochProgress
 from anabranch.query.settings import QoS
 from anabranch.runtime.shedding.planner import DropPlanner
@@ -34,7 +34,8 @@ def explain_drops(
 def _when(qos: QoS) -> str:
     if qos.drop_share is not None:
         return f"when        always, a share of {qos.drop_share:g}"
-    return f"when        results would take longer than {qos.max_latency}; then they are kept {HEADROOM:.0%} below that"
+    kept = f"then they are kept {LEAST_HEADROOM:.0%} below that"
+    return f"when        results would take longer than {qos.max_latency}; {kept}"
 
 
 def _now(decisions: Mapping[str, Any], progress: EpochProgress | None) -> list[str]:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from anabranch.control.shed import HEADROOM, PATIENCE, QUIET, Shed
+from anabranch.control.shed import LEAST_HEADROOM, NO_SHEDDING, PATIENCE, ShedController
 from anabranch.errors import CheckpointError, InvalidArgumentError, OverloadError
 from anabranch.observe.progress import EpochProgress
 from anabranch.operators.numbering import SHED
@@ -58,7 +58,7 @@ class DropPlanner:
         self._latency = qos.latency_seconds
         weights = {step.name: step.weight for step in network.steps}
         trigger = settings.trigger_seconds
-        self.controller = Shed(self.boxes, self.cuts, qos.latency_seconds, trigger, qos.drop_share, weights)
+        self.controller = ShedController(self.boxes, self.cuts, qos.latency_seconds, trigger, qos.drop_share, weights)
 
     def buckets(self, point: DropPoint) -> int:
         """Coins per batch: one, where batches are over before latency could suffer, or where no tuple is spared."""
@@ -85,7 +85,7 @@ class DropPlanner:
             )
         late = self._late(history, before) if self.halts else 0
         decided = {} if self.halts else self.controller.decide(history, before.decisions)
-        decisions = {**QUIET, **decided}
+        decisions = {**NO_SHEDDING, **decided}
         latest = max((t for t in state.latest if t is not None), default=None)
         advance = 0 if latest is None or before.latest is None else latest - before.latest
         advance = max(advance, int(0.7 * before.advance))
@@ -281,7 +281,8 @@ def planner_of(network: Network, settings: Settings) -> DropPlanner | None:
         raise InvalidArgumentError(
             "max_gap needs max_latency: it says when to drop", hint="give QoS(max_latency=..., max_gap=...)"
         )
-    if qos.latency_seconds is not None and trigger is not None and trigger >= (1 - HEADROOM) * qos.latency_seconds:
+    bound = qos.latency_seconds
+    if bound is not None and trigger is not None and trigger >= (1 - LEAST_HEADROOM) * bound:
         raise InvalidArgumentError(
             f"results within {qos.max_latency}, but an epoch begins only every {settings.trigger}: rows would wait "
             "nearly as long or longer, and dropping helps nothing",

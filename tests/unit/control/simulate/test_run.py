@@ -6,8 +6,9 @@ from itertools import pairwise
 
 import pytest
 
-from anabranch.control.base import BatchSize, SplitTuning
+from anabranch.control.batch_size import BatchSize
 from anabranch.control.simulate import Cluster, Simulation, SplitWork, WindowWork, constant, simulate, step
+from anabranch.control.split_tuning import SplitTuning
 from anabranch.errors import InvalidArgumentError
 from anabranch.split.cost import SplitCosts, splitters_needed
 from anabranch.windows import Window
@@ -76,7 +77,7 @@ def test_splitters_reach_equation_6(q: int) -> None:
 def test_window_bytes_settle_where_the_model_says() -> None:
     # A physical window costs as much as 100 rows: the gain of a doubling falls below 0.15 % only at large sizes.
     work = SplitWork(SPLIT_COSTS, 8, per_window=8e-4)
-    tuning = SplitTuning("split", 8, largest_window=1 << 20)
+    tuning = SplitTuning("split", 8, smallest_window=4096, largest_window=1 << 20)
     found = simulate(work, [tuning], constant(200_000.0), Cluster.uniform(64), epochs=60, max_rows=400_000, seed=3)
     sizes = found.values("window_bytes")
     assert sizes[0] == 4096

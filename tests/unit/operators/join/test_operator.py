@@ -19,7 +19,7 @@ from anabranch.operators.join import operator as operator_module
 from anabranch.operators.join.operator import LOOK_EVERY
 from anabranch.operators.join.rows import Rows
 from anabranch.operators.state import MemoryState
-from anabranch.store.live import LiveState
+from anabranch.store.live.state import LiveState
 from tests.oracles.joins import inner, outer
 from tests.unit.operators.join.cases import Case, block_of, cases, ended, opened, payloads, run, settings_of
 

@@ -1,9 +1,9 @@
-"""The stamp of a live state: what its files show, and how to tell that they still do.
+"""The stamp of a live state: which epoch its files show, and how to verify that they still do.
 
-It names the epoch and the token of the epoch's plan: an epoch that was planned anew, after a backup of the checkpoint
-was put back, has the same number and another token. It also names the boot of the machine, since mapped pages survive a
-process but not a loss of power. And it says what the arrays held: their checksums, or where they are too large to be
-summed in every epoch, which files they were and when these last changed.
+It has the epoch and the token of the epoch's plan: an epoch that was planned again, after a backup of the checkpoint
+was restored, has the same number and another token. It also has the boot of the machine, since mapped pages survive a
+process but not a power failure. And it describes the arrays: by their checksums or, where they are too large to be
+summed in every epoch, by the identity and change time of their files.
 """
 
 from __future__ import annotations
@@ -19,40 +19,40 @@ from pathlib import Path
 from typing import Any
 
 LIVE_FORMAT = 2
-"""State of another format is rebuilt."""
+"""State in another format is rebuilt."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """An item of the state: its file, and what is in it."""
+    """An item of the state: its file and its content."""
 
     file: str
     length: int
     dtype: str | None = None
-    """of an array"""
+    """type of an array; None for a table"""
     crc32: int | None = None
-    """of a table, which never changes"""
+    """checksum of a table, which never changes"""
 
 
 @dataclass(frozen=True)
 class Arrays:
-    """What the arrays of a state held at its commit, by name; one of the two."""
+    """The arrays of a state at its commit, by name: either checksums or files."""
 
     sums: dict[str, int] | None = None
     """checksums"""
     files: dict[str, list[int]] | None = None
-    """device, inode, size and change time of their files: whoever writes to a file changes the last one"""
+    """device, inode, size and change time of their files: every write changes the last"""
 
 
 @dataclass(frozen=True)
 class Stamp:
-    """What a commit says of a state."""
+    """The content of a stamp."""
 
     epoch: int
     token: str
-    """of the epoch's plan"""
+    """token of the epoch's plan"""
     run: str
-    """of the driver"""
+    """run of the driver"""
     arrays: Arrays
     generation: int
     items: dict[str, Entry]
@@ -64,19 +64,19 @@ def layout(generation: int, items: dict[str, Entry]) -> bytes:
         name: {key: value for key, value in vars(each).items() if value is not None} for name, each in items.items()
     }
     content = {"format": LIVE_FORMAT, "boot": boot(), "generation": generation, "items": plain}
-    return json.dumps(content).encode()[1:]  # the rest of an object that `write` opens
+    return json.dumps(content).encode()[1:]  # the rest of the object that `write` begins
 
 
 def write(epoch: int, token: str, run: str, arrays: Arrays, layout: bytes) -> bytes:
-    """A stamp as bytes; no two are the same."""
-    told = {"sums": arrays.sums} if arrays.files is None else {"files": arrays.files}
-    content = {"epoch": epoch, "token": token, "run": run, "commit": uuid.uuid4().hex, "arrays": told}
+    """A stamp as bytes; each is unique."""
+    described = {"sums": arrays.sums} if arrays.files is None else {"files": arrays.files}
+    content = {"epoch": epoch, "token": token, "run": run, "commit": uuid.uuid4().hex, "arrays": described}
     text = json.dumps(content).encode()[:-1] + b", " + layout
     return b"%08x%s" % (zlib.crc32(text), text)
 
 
 def read(stamp: bytes | None) -> Stamp | None:
-    """What a stamp says; None if it is torn, or of another boot or format."""
+    """The content of a stamp; None if it is torn, or from another boot or format."""
     if stamp is None or stamp[:8] != b"%08x" % zlib.crc32(stamp[8:]):
         return None
     content: dict[str, Any] = json.loads(stamp[8:])
@@ -89,7 +89,7 @@ def read(stamp: bytes | None) -> Stamp | None:
 
 @functools.cache
 def boot() -> str:
-    """Which boot of the machine this is."""
+    """An id of the present boot of the machine."""
     with suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     with suppress(OSError):

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 
 from anabranch.errors import StateError
-from anabranch.store import live_folders
-from anabranch.store.lease import Lease
-from anabranch.store.live import LiveState
-from anabranch.store.own_folder import OwnFolder
+from anabranch.store.live import cleanup
+from anabranch.store.live.lease import Lease
+from anabranch.store.live.own_folder import OwnFolder
+from anabranch.store.live.state import LiveState
 
 QUERY, OTHER = "0" * 32, "f" * 32
 
@@ -57,7 +57,7 @@ def group_of(query: OwnFolder, number: int = 0) -> OwnFolder:
 @pytest.mark.parametrize("given", [False, True])
 def test_folders_and_files_are_for_their_user_alone(shared: Path, tmp_path: Path, given: bool) -> None:
     query = OwnFolder(str(tmp_path / "given") if given else None, (QUERY,))
-    live_folders.use(query)
+    cleanup.mark_used(query)
     fill(group_of(query))
     top = tmp_path / "given" / QUERY if given else shared / f"anabranch-{os.geteuid()}"
     found = [top, *top.rglob("*")]
@@ -98,7 +98,7 @@ def test_a_symbolic_link_is_not_followed(shared: Path, tmp_path: Path, depth: in
         with pytest.raises(StateError, match="is a symbolic link") as raised:
             act()
         assert str(link) in raised.value.message and "live=" in raised.value.hint
-    live_folders.remove(OwnFolder(None, (QUERY,)))
+    cleanup.remove(OwnFolder(None, (QUERY,)))
     assert (below / "stamp").read_text() == "precious" and [path.name for path in below.iterdir()] == ["stamp"]
 
 
@@ -153,7 +153,7 @@ def test_a_folder_given_to_another_user_is_refused(shared: Path) -> None:
     os.chown(query.path.parent, 12_345, -1)
     with pytest.raises(StateError, match="belongs to user 12345"):
         LiveState(group_of(query))
-    live_folders.remove(query)
+    cleanup.remove(query)
     assert (group_of(query).path / "stamp").exists()
 
 
@@ -222,22 +222,22 @@ def test_a_pipe_in_the_place_of_the_stamp_is_not_waited_for(tmp_path: Path) -> N
 
 def test_the_folder_of_a_query_is_removed_with_all_its_groups(tmp_path: Path) -> None:
     query = OwnFolder(str(tmp_path / "live"), (QUERY,))
-    live_folders.use(query)
+    cleanup.mark_used(query)
     for number in range(3):
         fill(group_of(query, number))
-    live_folders.remove(query)
-    live_folders.remove(query)
+    cleanup.remove(query)
+    cleanup.remove(query)
     assert list((tmp_path / "live").iterdir()) == []
-    assert live_folders.use(query)  # it can begin anew
+    assert cleanup.mark_used(query)  # it can begin anew
     assert fill(group_of(query)).stamp() == 1
 
 
 def test_what_is_not_ours_stays(tmp_path: Path) -> None:
     query = OwnFolder(str(tmp_path / "live"), (QUERY,))
-    live_folders.use(query)
+    cleanup.mark_used(query)
     fill(group_of(query))
     (group_of(query).path / "notes.txt").write_text("mine")
-    live_folders.remove(query)
+    cleanup.remove(query)
     assert {path.name for path in (tmp_path / "live").rglob("*") if path.is_file()} == {"notes.txt", "used"}
 
 
@@ -246,7 +246,7 @@ def test_a_group_that_somebody_works_on_stays(tmp_path: Path) -> None:
     for number in range(2):
         fill(group_of(query, number))
     with Lease(group_of(query, 1)):
-        live_folders.remove(query)
+        cleanup.remove(query)
         assert not group_of(query, 0).path.exists()
         assert LiveState(group_of(query, 1)).stamp() == 1
 
@@ -254,16 +254,16 @@ def test_a_group_that_somebody_works_on_stays(tmp_path: Path) -> None:
 def test_old_leftovers_of_the_same_user_are_removed(shared: Path) -> None:
     queries = {name: OwnFolder(None, (name,)) for name in (QUERY, OTHER, "a" * 32, "b" * 32)}
     for query in queries.values():
-        live_folders.use(query)
+        cleanup.mark_used(query)
         fill(group_of(query))
     notes = queries[QUERY].path.parent / "notes"
     notes.mkdir()
-    long_ago = time.time() - (live_folders.KEPT_DAYS + 1) * 86_400
+    long_ago = time.time() - (cleanup.KEPT_DAYS + 1) * 86_400
     for name in (QUERY, OTHER):
         os.utime(queries[name].path / "used", (long_ago, long_ago))
     (queries["a" * 32].path / "used").unlink()
-    live_folders._last_use.clear()
-    assert live_folders.use(queries[QUERY]) and not live_folders.use(queries[QUERY])
+    cleanup._last_use.clear()
+    assert cleanup.mark_used(queries[QUERY]) and not cleanup.mark_used(queries[QUERY])
     left = {path.name for path in notes.parent.iterdir()}
     assert left == {QUERY, "a" * 32, "b" * 32, "notes"}
     assert (queries[QUERY].path / "used").stat().st_mtime > long_ago + 86_400

@@ -1,10 +1,10 @@
-"""Folders that only this user can read and change, below one that the user named or that everybody shares.
+"""Folders that only this user can read and change, below one that the user named or the system's temporary folder.
 
-The system's temporary folder belongs to everybody: others can make a folder there before we do, or a symbolic link that
-leads to files of ours. So each folder on the way down is made with mode 0700, opened relative to the one above it,
-never through a symbolic link, and must belong to this user. What is done in it afterwards goes by its descriptor.
+Everybody can write to the system's temporary folder: others can create a folder there before we do, or a symbolic link
+to files of ours. So each folder on the way down is created with mode 0700, opened relative to the one above it, never
+through a symbolic link, and must belong to this user. Everything done in it afterwards uses its descriptor.
 
-All of it happens on the machine that uses the folder: on a cluster, the worker's.
+This happens on the machine that uses the folder: on a cluster, the worker's.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from pathlib import Path
 from anabranch.errors import StateError
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_FILE = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe in the place of a file must not hold us up
+_FILE = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe in the place of a file must not block us
 
 
 @dataclass(frozen=True)
 class OwnFolder:
-    """Where a folder is; travels to tasks."""
+    """The location of a folder; sent to tasks."""
 
     base: str | None
-    """checked by nobody: the user named it; None: a folder per user in the system's temporary one"""
+    """named by the user and not checked; None: a folder per user in the system's temporary folder"""
     names: tuple[str, ...] = ()
-    """the folders below it, which must be ours"""
+    """the folders below it, which must belong to this user"""
 
     @classmethod
     def at(cls, where: OwnFolder | str | Path) -> OwnFolder:
-        """The folder at a path, which must be ours; what is above it need not be."""
+        """The folder at a path, which must belong to this user; folders above it need not."""
         if isinstance(where, OwnFolder):
             return where
         path = Path(os.path.abspath(where))
@@ -48,12 +48,12 @@ class OwnFolder:
 
     @property
     def path(self) -> Path:
-        """Where this is on this machine, for this user."""
+        """The path on this machine, for this user."""
         base, names = self._place()
         return Path(base, *names)
 
     def open(self, *, make: bool = True) -> OpenFolder:
-        """The folder, made if it is absent; FileNotFoundError if it is not to be made."""
+        """Open the folder, creating it if absent; with `make=False`, FileNotFoundError."""
         base, names = self._place()
         if make:
             os.makedirs(base, exist_ok=True)
@@ -77,7 +77,7 @@ class OwnFolder:
 
 
 class OpenFolder:
-    """An open folder. All file names are relative to its descriptor; none is followed if it is a symbolic link."""
+    """An open folder. File names are relative to its descriptor; symbolic links are not followed."""
 
     def __init__(self, path: Path, fd: int) -> None:
         self.path = path
@@ -94,7 +94,7 @@ class OpenFolder:
         return False
 
     def open(self, name: str, flags: int) -> int:
-        """A descriptor of a file; one that is made is for this user only."""
+        """A descriptor of a file; a new file is for this user only."""
         return os.open(name, flags | _FILE, 0o600, dir_fd=self._fd)
 
     def stat(self, name: str) -> os.stat_result:
@@ -118,7 +118,7 @@ class OpenFolder:
 
 
 def _descend(fd: int, name: str, path: Path, make: bool) -> int:
-    """The descriptor of a folder below, which must be ours."""
+    """The descriptor of a folder below, which must belong to this user."""
     try:
         try:
             below = os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=fd)
@@ -146,16 +146,16 @@ def _descend(fd: int, name: str, path: Path, make: bool) -> int:
 
 def _foreign(path: Path, info: os.stat_result) -> StateError:
     if stat.S_ISLNK(info.st_mode):
-        why = "it is a symbolic link, and could lead to files of others"
+        why = "it is a symbolic link, which could lead to files of others"
     elif not stat.S_ISDIR(info.st_mode):
         why = "it is not a folder"
     elif info.st_uid != os.geteuid():
         why = f"it belongs to {_user(info.st_uid)}, who could read the state of this query and replace it"
     else:
-        why = "it may not be read"
+        why = "this user has no permission to read it"
     return StateError(
         f"{path} cannot be used for live state: {why}",
-        hint="remove it, or name a folder of your own with live=...",
+        hint="remove it, or choose a folder of your own with live=...",
     )
 
 
@@ -167,13 +167,13 @@ def _user(uid: int) -> str:
 
 @contextmanager
 def using(path: Path) -> Iterator[None]:
-    """What a file system refuses becomes an error of ours."""
+    """Turn errors of the file system into a StateError."""
     try:
         yield
     except OSError as error:
         raise StateError(
             f"the live state in {path} cannot be used: {error.strerror or error}. Nothing was lost: it is rebuilt "
             "from the epoch store",
-            hint="make room on the worker's disk, restore the right to write there, or remove that folder; then start "
+            hint="free space on the worker's disk, restore write permission there, or remove that folder; then start "
             "the query again",
         ) from error

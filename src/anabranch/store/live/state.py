@@ -1,23 +1,21 @@
 """Live state of one partition-group: memory-mapped files in a local folder, and a stamp that says what they show.
 
-Write to the state only between `begin` and `commit`, and under a `Lease`. `begin` takes the stamp away, `commit` writes
-it last: a crash between the two leaves no stamp, and the state is rebuilt. Methods that change files begin by
-themselves. The stamp has a random part, so a process that committed sees whether its maps still show what is there.
+Write to the state only between `begin` and `commit`, and under a `Lease`. `begin` removes the stamp and `commit` writes
+it last, so a crash between the two leaves no stamp, and the state is rebuilt. Methods that change files call `begin`
+themselves. The stamp has a random part, so a process that committed can see whether its maps are still current.
 
-Nothing is used that is not what was committed. A table never changes, so it is summed once, when it is written. An
-array may have changed anywhere, so it is summed as a whole at each commit; where the arrays of a group are larger than
-`CHECKED_BYTES`, that would take too long. Then the stamp has the inode, size and change time of each file, which tell
-whether anybody else wrote to it, and only the run that committed the state uses it. Checksums are compared whenever a
-process maps a file and whenever an epoch begins (of large tables: when they are mapped, or their files have changed).
-docs/decisions/0009-live-state-is-checked.md has the reasons and the figures.
+State is used only if it is what was committed. A table never changes, so its checksum is computed once, when it is
+written. An array may change anywhere, so its checksum is computed at each commit; where the arrays of a group are
+larger than `CHECKED_BYTES`, that would take too long. Then the stamp has the inode, size and change time of each file,
+which show whether another process wrote to it, and only the run that committed the state uses it. Checksums are
+compared whenever a process maps a file and whenever an epoch begins (for large tables: when they are mapped, or their
+files have changed). docs/decisions/0009-live-state-is-checked.md has the reasons and the figures.
 """
 
 from __future__ import annotations
 
 import errno
-import mmap
 import os
-import re
 import uuid
 import zlib
 from collections.abc import Iterator, Mapping
@@ -43,43 +41,23 @@ from anabranch.operators.state import (
     dtype_of,
     dtype_text,
 )
-from anabranch.store import stamp as stamps
-from anabranch.store.own_folder import OpenFolder, OwnFolder, using
-from anabranch.store.stamp import Arrays, Entry
+from anabranch.store.live import stamp as stamps
+from anabranch.store.live.mapped import (
+    PAGE,
+    MappedItem,
+    capacity_for,
+    file_identity,
+    is_live_file,
+    map_array,
+    map_table,
+)
+from anabranch.store.live.own_folder import OpenFolder, OwnFolder, using
+from anabranch.store.live.stamp import Arrays, Entry
 
 CHECKED_BYTES = 1 << 20
-"""Arrays of a group up to so many bytes are summed at each commit; they, and tables up to so many bytes, are checked
-whenever an epoch begins."""
-_LEAST_BYTES = 4096  # a page: an empty file cannot be mapped
-_STAMP, _DRAFT = "stamp", ".stamp"  # the draft is where the stamp is while the state is in work
-_OWN_NAMES = re.compile(r"\d{8,}-[0-9a-f]{8}\.(array|table)|\.?stamp")
-
-
-def is_live_file(name: str) -> bool:
-    """Whether it is a name that live state gives to its files: no others are ever deleted."""
-    return _OWN_NAMES.fullmatch(name) is not None
-
-
-@dataclass
-class _Kept:
-    file: str
-    item: Item
-    map: mmap.mmap
-    inode: tuple[int, int]
-    """device and inode of what is mapped: the name may have come to another file"""
-    crc32: int = 0
-    """of a table"""
-    checked: int | None = None
-    """of a table: the change time of its file when its content was last compared"""
-
-    @property
-    def is_table(self) -> bool:
-        return isinstance(self.item, pa.Table)
-
-    @property
-    def content(self) -> memoryview:
-        """The bytes of the item: of an array, without the room to grow."""
-        return memoryview(self.map)[: len(self.map) if self.is_table else self.item.nbytes]
+"""Arrays of a group up to this size have checksums; they, and tables up to this size, are checked whenever an epoch
+begins."""
+_STAMP, _DRAFT = "stamp", ".stamp"  # the draft is the stamp's file while the state is being changed
 
 
 @dataclass(frozen=True)
@@ -90,28 +68,28 @@ class _Committed:
 
 
 class LiveState(State):
-    """State in memory-mapped files; opens what is there if it is what its stamp says, else empty.
+    """State in memory-mapped files. Opens what is there if it matches its stamp; otherwise it is empty.
 
-    `run` names the driver's run: state that is too large for checksums is used only by the run that committed it.
+    `run` is the driver's run: state that is too large for checksums is used only by the run that committed it.
     """
 
     def __init__(self, folder: OwnFolder | str | Path, run: str = "") -> None:
         self._place = OwnFolder.at(folder)
         self._path = self._place.path
         self._folder: OpenFolder | None = None
-        self._content: dict[str, _Kept] | None = {}  # None when closed
-        self._layout: bytes | None = None  # what the stamp says of the items; None: to be written anew
+        self._content: dict[str, MappedItem] | None = {}  # None when closed
+        self._layout: bytes | None = None  # the stamp's description of the items; None: to be written again
         self._generation = 0
         self._committed: _Committed | None = None
         self._stamp: bytes | None = None  # as this object read or wrote it
         self.refresh(run)
 
     def stamp(self) -> int | None:
-        """The epoch whose end this state shows; None: torn, in work, or empty."""
+        """The epoch whose end this state shows; None if it is torn, being changed, or empty."""
         return None if self._committed is None else self._committed.epoch
 
     def shows(self, epoch: int, token: str) -> bool:
-        """Whether this state shows the end of that epoch, run by the plan with that token."""
+        """Whether this state shows the end of that epoch, run with the plan that has this token."""
         return self._committed is not None and (self._committed.epoch, self._committed.token) == (epoch, token)
 
     def current(self) -> bool:
@@ -124,14 +102,14 @@ class LiveState(State):
         return self._folder is not None and self._folder.in_place()
 
     def intact(self) -> bool:
-        """Whether the files are those that were committed, with the same content; of a state that has a stamp."""
+        """Whether the files are those that were committed, with the same content; False without a stamp."""
         with using(self._path):
             return self._committed is not None and self._fits(self._kept, self._committed.arrays)
 
     def refresh(self, run: str = "") -> None:
-        """Show what is on disk now, if another process changed it. Files that are the same stay mapped.
+        """Show what is on disk now, in case another process changed it. Unchanged files stay mapped.
 
-        To map them anew would take long: a process that gets a group back would touch all its pages for the first time.
+        Mapping them again would be slow: a process that gets a group back would fault in all its pages.
         """
         with using(self._path):
             if self._folder is None or not self._folder.in_place():
@@ -140,12 +118,12 @@ class LiveState(State):
             self._open()
 
     def begin(self) -> None:
-        """Remove the stamp: from here until `commit` a crash leaves a state that will be rebuilt."""
+        """Remove the stamp: if the process crashes before `commit`, the state will be rebuilt."""
         self._check_current()
         self._unstamp()
 
     def commit(self, epoch: int, token: str = "") -> None:
-        """Write the stamp: the state shows the end of that epoch, run by the plan with that token."""
+        """Write the stamp: the state shows the end of that epoch, run with the plan that has this token."""
         self._check_current()
         with using(self._path):
             arrays = self._arrays()
@@ -162,11 +140,11 @@ class LiveState(State):
         self._stamp, self._committed = stamp, _Committed(epoch, token, arrays)
 
     def close(self) -> None:
-        """Let go of the maps; views that are still held stay valid. Nothing can be done with a closed state."""
+        """Release the maps; existing views stay valid. A closed state cannot be used."""
         self._content = self._committed = self._folder = None
 
     def array(self, name: str, dtype: npt.DTypeLike, length: int = 0) -> Array:
-        """The array of that name; made of zeros if absent."""
+        """The array with that name; created with zeros if absent."""
         check_name(name)
         wanted = check_dtype(name, dtype)
         if name not in self._kept:
@@ -176,15 +154,15 @@ class LiveState(State):
         return check_same(name, self._kept[name].item, wanted)
 
     def resize(self, name: str, length: int) -> Array:
-        """The array with the same content, zeros after it; earlier views are no longer valid."""
+        """The array with the same content, followed by zeros; earlier views are no longer valid."""
         kept = self._kept.get(name)
         old = check_array(name, kept.item if kept else None)
         check_length(name, length)
         assert kept is not None
         self._change()
         capacity, needed = len(kept.map), length * old.dtype.itemsize
-        if needed > capacity or max(4 * needed, 16 * _LEAST_BYTES) < capacity:
-            # A new file, never a shorter one: an old view of a file cut short would kill the process.
+        if needed > capacity or max(4 * needed, 16 * PAGE) < capacity:
+            # A new file instead of truncating: reading an old view of a truncated file would kill the process.
             new = self._new_array(old.dtype, length)
             count = min(length, len(old))
             check_array(name, new.item)[:count] = old[:count]
@@ -196,12 +174,12 @@ class LiveState(State):
         return check_array(name, self._kept[name].item)
 
     def table(self, name: str) -> pa.Table | None:
-        """The table of that name."""
+        """The table with that name."""
         kept = self._kept.get(name)
         return kept.item if kept and kept.is_table else None
 
     def put(self, name: str, table: pa.Table) -> None:
-        """Keep a table in the place of what had that name, in a new file: maps of the old one stay valid."""
+        """Store a table under that name, in a new file: maps of what it replaces stay valid."""
         check_name(name)
         self._change()
         file = self._new_file("table")
@@ -212,7 +190,7 @@ class LiveState(State):
                     pa.ipc.new_stream(sink, table.schema) as writer,
                 ):
                     writer.write_table(table)
-                kept = self._map_table(file)
+                kept = map_table(self._at, file)
             except BaseException:
                 self._unlink(file)
                 raise
@@ -220,13 +198,13 @@ class LiveState(State):
         self._kept[name] = kept
 
     def drop(self, name: str) -> None:
-        """Forget an array or a table, and unlink its file."""
+        """Remove an array or a table, and its file."""
         if name in self._kept:
             self._change()
             self._unlink(self._kept.pop(name).file)
 
     def clear(self) -> None:
-        """Forget everything, and remove the stamp and the files, also those of a crash; but no file of others."""
+        """Remove everything: the stamp and all files, also those left by a crash, but no foreign files."""
         self._kept.clear()
         self._layout = None
         self._unstamp()
@@ -235,14 +213,14 @@ class LiveState(State):
                 self._at.unlink(name)
 
     def items(self) -> Iterator[tuple[str, Item]]:
-        """All there is, sorted by name."""
+        """All items, sorted by name."""
         return ((name, self._kept[name].item) for name in sorted(self._kept))
 
     @property
-    def _kept(self) -> dict[str, _Kept]:
+    def _kept(self) -> dict[str, MappedItem]:
         if self._content is None:
             raise StateError(
-                f"the live state in {self._path} was closed: what is asked of it now would be lost",
+                f"the live state in {self._path} was closed: changes to it would be lost",
                 hint="open it again",
             )
         return self._content
@@ -255,25 +233,25 @@ class LiveState(State):
     # --- the stamp --------------------------------------------------------------------------------------------------
 
     def _check_current(self) -> None:
-        _ = self._kept  # a closed one says so itself
+        _ = self._kept  # raises if it is closed
         if not self.current():
             raise self._changed()
 
     def _changed(self) -> StateError:
         return StateError(
-            f"the live state in {self._path} was changed by another process: to go on would mix two states",
-            hint="open it again when current() is false, and hold a Lease",
+            f"the live state in {self._path} was changed by another process: continuing would mix two states",
+            hint="open it again when current() is False, and hold a Lease",
         )
 
     def _change(self) -> None:
-        """Before any change of the items: begin if that was not done, and let `commit` describe them anew."""
+        """Prepare for a change of the items: begin if necessary, and let `commit` describe them again."""
         if self._stamp is not None:
             self.begin()
         self._layout = None
 
     def _unstamp(self) -> None:
         with using(self._path), suppress(FileNotFoundError):
-            self._at.replace(_STAMP, _DRAFT)  # not unlinked: a new file per epoch costs more
+            self._at.replace(_STAMP, _DRAFT)  # renamed, not removed: a new file per epoch costs more
         self._stamp = self._committed = None
 
     def _read_stamp(self) -> bytes | None:
@@ -281,7 +259,7 @@ class LiveState(State):
             try:
                 fd = self._at.open(_STAMP, os.O_RDONLY)
             except OSError as error:
-                if error.errno in (errno.ENOENT, errno.ELOOP):  # ELOOP: a symbolic link, which is not ours
+                if error.errno in (errno.ENOENT, errno.ELOOP):  # ELOOP: a symbolic link, which we never create
                     return None
                 raise
             with open(fd, "rb", buffering=0) as file:
@@ -290,9 +268,9 @@ class LiveState(State):
     def _write_draft(self, stamp: bytes) -> None:
         fd = self._at.open(_DRAFT, os.O_WRONLY | os.O_CREAT)
         try:
-            if os.write(fd, stamp) != len(stamp):  # a disk takes all of it, unless it is full
+            if os.write(fd, stamp) != len(stamp):  # written in full, unless the disk is full
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
-            os.ftruncate(fd, len(stamp))  # the stamp before may have been longer
+            os.ftruncate(fd, len(stamp))  # the previous stamp may have been longer
         finally:
             os.close(fd)
 
@@ -311,9 +289,9 @@ class LiveState(State):
         files = {name: self._at.stat(kept.file) for name, kept in arrays.items()}
         if any((info.st_dev, info.st_ino) != arrays[name].inode for name, info in files.items()):
             raise self._changed()
-        return Arrays(files={name: _file_of(info) for name, info in files.items()})
+        return Arrays(files={name: file_identity(info) for name, info in files.items()})
 
-    def _fits(self, content: Mapping[str, _Kept], arrays: Arrays) -> bool:
+    def _fits(self, content: Mapping[str, MappedItem], arrays: Arrays) -> bool:
         """Whether the mapped files are those on disk, and hold what was committed."""
         small = sum(len(kept.map) for kept in content.values() if kept.is_table) <= CHECKED_BYTES
         for name, kept in content.items():
@@ -321,7 +299,7 @@ class LiveState(State):
                 info = self._at.stat(kept.file)
             except FileNotFoundError:
                 return False
-            # A map of a file that was cut short must not be read: that would kill the process.
+            # Reading the map of a truncated file would kill the process.
             if (info.st_dev, info.st_ino) != kept.inode or info.st_size < len(kept.map):
                 return False
             if kept.is_table:
@@ -332,25 +310,25 @@ class LiveState(State):
             elif arrays.sums is not None:
                 if zlib.crc32(kept.content) != arrays.sums[name]:
                     return False
-            elif arrays.files is None or _file_of(info) != arrays.files[name]:
+            elif arrays.files is None or file_identity(info) != arrays.files[name]:
                 return False
         return True
 
     # --- the files --------------------------------------------------------------------------------------------------
 
     def _open(self) -> None:
-        known = {kept.file: kept for kept in (self._content or {}).values()}
+        mapped = {kept.file: kept for kept in (self._content or {}).values()}
         self._content, self._committed, self._layout = {}, None, None
         self._stamp = self._read_stamp()
         found = stamps.read(self._stamp)
         if found is None or (found.arrays.sums is None and found.run != self._run):
             return
         try:
-            kept = {name: self._reopen(known, entry) for name, entry in found.items.items()}
+            kept = {name: self._reopen(mapped, entry) for name, entry in found.items.items()}
             if not self._fits(kept, found.arrays):
                 return
         except ValueError:
-            return  # files and stamp do not fit: rebuild
+            return  # the files do not match the stamp: rebuild
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ELOOP):
                 return
@@ -358,68 +336,32 @@ class LiveState(State):
         self._content, self._generation = kept, found.generation
         self._committed = _Committed(found.epoch, found.token, found.arrays)
 
-    def _reopen(self, known: Mapping[str, _Kept], entry: Entry) -> _Kept:
+    def _reopen(self, known: Mapping[str, MappedItem], entry: Entry) -> MappedItem:
         old = known.get(entry.file)
         if old is not None:
             info = self._at.stat(entry.file)
             if (info.st_dev, info.st_ino, entry.crc32 or 0) != (*old.inode, old.crc32) or info.st_size < len(old.map):
                 old = None
         if entry.dtype is None:
-            return old or self._map_table(entry.file, entry.crc32)
-        mapped, inode = (old.map, old.inode) if old else self._map_array(entry.file)
-        return _Kept(entry.file, np.frombuffer(mapped, dtype_of(entry.dtype), entry.length), mapped, inode)
+            return old or map_table(self._at, entry.file, entry.crc32)
+        mapped, inode = (old.map, old.inode) if old else map_array(self._at, entry.file)
+        return MappedItem(entry.file, np.frombuffer(mapped, dtype_of(entry.dtype), entry.length), mapped, inode)
 
-    def _new_array(self, dtype: np.dtype[Any], length: int) -> _Kept:
+    def _new_array(self, dtype: np.dtype[Any], length: int) -> MappedItem:
         file = self._new_file("array")
         with using(self._path):
             try:
-                mapped, inode = self._map_array(file, _capacity(length * dtype.itemsize))
+                mapped, inode = map_array(self._at, file, capacity_for(length * dtype.itemsize))
             except BaseException:
                 self._unlink(file)
                 raise
-        return _Kept(file, np.frombuffer(mapped, dtype, length), mapped, inode)
-
-    def _map_array(self, file: str, capacity: int = 0) -> tuple[mmap.mmap, tuple[int, int]]:
-        fd = self._at.open(file, os.O_RDWR | (os.O_CREAT | os.O_EXCL if capacity else 0))
-        try:
-            if capacity and hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(fd, 0, capacity)  # a full disk is an error here, and a dead process later
-            elif capacity:
-                os.ftruncate(fd, capacity)
-            info = os.fstat(fd)
-            return mmap.mmap(fd, 0), (info.st_dev, info.st_ino)
-        finally:
-            os.close(fd)
-
-    def _map_table(self, file: str, crc32: int | None = None) -> _Kept:
-        fd = self._at.open(file, os.O_RDONLY)
-        try:
-            info = os.fstat(fd)
-            mapped = mmap.mmap(fd, 0, prot=mmap.PROT_READ)
-        finally:
-            os.close(fd)
-        found = zlib.crc32(mapped)
-        if crc32 not in (None, found):  # before Arrow looks at it
-            raise ValueError(f"{file} does not fit its checksum")
-        table = pa.ipc.open_stream(pa.py_buffer(mapped)).read_all()
-        return _Kept(file, table, mapped, (info.st_dev, info.st_ino), found, info.st_ctime_ns)
+        return MappedItem(file, np.frombuffer(mapped, dtype, length), mapped, inode)
 
     def _new_file(self, suffix: str) -> str:
         self._generation += 1
-        # With a random part, so that a new file never is one that a crashed process left.
+        # The random part makes the name differ from any file that a crashed process left.
         return f"{self._generation:08d}-{uuid.uuid4().hex[:8]}.{suffix}"
 
     def _unlink(self, file: str) -> None:
         with using(self._path):
             self._at.unlink(file)
-
-
-def _file_of(info: os.stat_result) -> list[int]:
-    """What changes when somebody writes to a file, or puts another one in its place."""
-    return [info.st_dev, info.st_ino, info.st_size, info.st_ctime_ns]
-
-
-def _capacity(needed: int) -> int:
-    """Whole pages; of large arrays up to an eighth more than needed, so that to grow a little is cheap."""
-    step = max(_LEAST_BYTES, 1 << needed.bit_length() >> 4)
-    return max(1, -(-needed // step)) * step

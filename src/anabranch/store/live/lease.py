@@ -1,4 +1,4 @@
-"""Exclusive hold of a group's live folder, by flock: two attempts of one task never touch a group's state at once."""
+"""A lock on a group's live folder (flock): two attempts of one task never use a group's state at the same time."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from anabranch.store.own_folder import OwnFolder, using
+from anabranch.store.live.own_folder import OwnFolder, using
 
 LOCK = "lock"
 
 
 class Lease:
-    """Exclusive hold of a live folder. Entering waits for the holder, and makes the folder.
+    """An exclusive lock on a live folder. Entering waits for the holder, and creates the folder.
 
     Not re-entrant: a second lease of one folder in the same thread waits indefinitely.
     """
@@ -35,17 +35,17 @@ class Lease:
         self.release()
 
     def try_take(self) -> bool:
-        """Take it if nobody has it. Does not make the folder: one that is absent cannot be taken."""
+        """Take it if it is free. Does not create the folder: the lease of an absent folder cannot be taken."""
         with suppress(BlockingIOError, FileNotFoundError):
             return self._take(fcntl.LOCK_EX | fcntl.LOCK_NB, make=False)
         return False
 
     def release(self) -> None:
-        fcntl.flock(self._fd, fcntl.LOCK_UN)  # not by closing alone: a forked child has the descriptor too
+        fcntl.flock(self._fd, fcntl.LOCK_UN)  # closing is not enough: a forked child has the descriptor too
         os.close(self._fd)
 
     def _take(self, how: int, *, make: bool) -> bool:
-        """Lock the file; false if it was replaced while we waited: somebody else may have locked the new one."""
+        """Lock the file; False if it was replaced while we waited: another process may have locked the new one."""
         folder = self._folder.open(make=make)
         fd = folder.open(LOCK, os.O_RDWR | os.O_CREAT)
         try:

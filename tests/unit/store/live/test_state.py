@@ -24,9 +24,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from anabranch.errors import InvalidArgumentError, StateError
 from anabranch.operators.state import MemoryState, State
-from anabranch.store import live
-from anabranch.store.lease import Lease
-from anabranch.store.live import LiveState
+from anabranch.store.live import state as live
+from anabranch.store.live.lease import Lease
+from anabranch.store.live.state import LiveState
 
 
 def content(state: State) -> dict[str, Any]:
@@ -429,8 +429,8 @@ def test_commit_describes_the_items_only_when_they_changed(tmp_path: Path, monke
 WORKER = """
 import sys
 import pyarrow as pa
-from anabranch.store.lease import Lease
-from anabranch.store.live import LiveState
+from anabranch.store.live.lease import Lease
+from anabranch.store.live.state import LiveState
 
 state, opened = None, 0
 for line in sys.stdin:  # an epoch per line; "crash" dies in the middle of one

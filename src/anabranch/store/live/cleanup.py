@@ -1,11 +1,11 @@
-"""The live folders of queries: removed when a query has ended for good, or was not run for days.
+"""Removing the live folders of queries that have ended for good, or have not run for days.
 
-    anabranch-1000/<checkpoint>/<operator>/<group>/     and in <checkpoint> an empty file `used`, touched now and then
+    anabranch-1000/<checkpoint>/<operator>/<group>/     <checkpoint> has an empty file `used`, touched now and then
 
 A query that was stopped may be started again, and then finds its state. A folder that was not used for `KEPT_DAYS` is
-removed by the next query of the same user in the same place, on each machine by its workers. That does no harm: a group
-is removed under its lease, and live state can always be rebuilt. Only names that live state gives to its files and
-folders are touched, and no symbolic link is followed.
+removed by the next query of the same user in the same place, on each machine by its workers. This is safe: a group is
+removed under its lease, and live state can always be rebuilt. Only files and folders with names that live state uses
+are removed, and symbolic links are not followed.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ import time
 from contextlib import suppress
 
 from anabranch.errors import StateError
-from anabranch.store.lease import LOCK, Lease
-from anabranch.store.live import is_live_file
-from anabranch.store.own_folder import OwnFolder, using
+from anabranch.store.live.lease import LOCK, Lease
+from anabranch.store.live.mapped import is_live_file
+from anabranch.store.live.own_folder import OwnFolder, using
 
 KEPT_DAYS = 7
 USED = "used"
 _LOOK_EVERY = 3_600.0
-"""Seconds after which a process says again that it uses a folder, and looks for old ones."""
+"""seconds after which a process marks a folder as used again, and looks for old ones"""
 _QUERY, _GROUP = re.compile(r"[0-9a-f]{32}"), re.compile(r"\d{5,}")
 
 _last_use: dict[OwnFolder, float] = {}
-"""When this process last said that it uses the folder of a query."""
+"""When this process last marked the folder of a query as used."""
 
 
-def use(query: OwnFolder) -> bool:
-    """Say that the folder of a query is in use, and remove those of others that nobody has used for long.
+def mark_used(query: OwnFolder) -> bool:
+    """Mark the folder of a query as used, and remove folders of other queries that have not been used for days.
 
-    Does so at the first call of a process for that query, and then once an hour; returns whether it did.
+    It does so at the first call of a process for that query, and then once an hour; returns whether it did.
     """
     if time.monotonic() - _last_use.get(query, -_LOOK_EVERY) < _LOOK_EVERY:
         return False
@@ -50,7 +50,7 @@ def use(query: OwnFolder) -> bool:
 
 
 def remove(query: OwnFolder) -> None:
-    """Remove the live state of a query on this machine; groups that somebody works on stay."""
+    """Remove the live state of a query on this machine; groups in use stay."""
     _last_use.pop(query, None)
     with suppress(OSError, StateError):
         folder = query.open(make=False)

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 
 from anabranch.errors import StateError
-from anabranch.store import live
-from anabranch.store.live import LiveState
+from anabranch.store.live import state as live
+from anabranch.store.live.state import LiveState
 
 LENGTH = 40
 
@@ -267,7 +267,7 @@ def test_a_state_of_another_format_is_rebuilt(tmp_path: Path, monkeypatch: pytes
 
 OTHER = """
 import sys
-from anabranch.store.live import LiveState
+from anabranch.store.live.state import LiveState
 
 state = LiveState(sys.argv[1], "r")
 assert state.stamp() == 3, state.stamp()
@@ -278,7 +278,7 @@ state.commit(4, "t")
 
 
 def test_what_another_process_committed_is_checked_too(tmp_path: Path, size: str) -> None:
-    limit = f"from anabranch.store import live; live.CHECKED_BYTES = {live.CHECKED_BYTES}\n"
+    limit = f"from anabranch.store.live import state; state.CHECKED_BYTES = {live.CHECKED_BYTES}\n"
     state = committed(tmp_path)
     subprocess.run([sys.executable, "-c", limit + OTHER, str(tmp_path)], check=True, env={**os.environ})
     assert not state.current()
