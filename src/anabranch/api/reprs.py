@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StructType
 
+from anabranch.names import EVENT
 from anabranch.query.nodes import CombineNode
-from anabranch.spark.columns import EVENT
 from anabranch.windows import describe
 
 if TYPE_CHECKING:

@@ -16,10 +16,8 @@ import pyarrow as pa
 from anabranch._worker_gc import keep_what_is_loaded
 from anabranch.aggregates.folds import Fold, Runs, Sum
 from anabranch.aggregates.kernels import find_runs
+from anabranch.names import BATCH, PANES
 from anabranch.windows import Batches, PaneWindow
-
-BATCH, PANE, PANES = "__ab_batch", "__ab_pane", "__ab_panes"
-SPEC, FIRST, LAST, ROWS = "__ab_spec", "__ab_first", "__ab_last", "__ab_rows"
 
 
 @dataclass(frozen=True)

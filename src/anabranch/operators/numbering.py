@@ -34,15 +34,14 @@ from numpy.typing import NDArray
 from anabranch.aggregates.kernels import Ints
 from anabranch.compiled import kernel
 from anabranch.io.blocks import micros_of, one_batch
+from anabranch.names import OPEN, POSITION
 from anabranch.operators.protocol import Emitted, Operator
 from anabranch.operators.state import State
-from anabranch.operators.time_windows import MOST_TABLES, OPEN, groups_of
+from anabranch.operators.time_windows import MOST_TABLES, groups_of
 from anabranch.windows import Window
 from anabranch.windows.spans import Span, fan_out, scaled
 from anabranch.windows.spec import LONGEST
 
-POSITION = "__ab_position"
-"""The column of the position."""
 SHED = "shed"
 """The decision: {"p": share of windows to drop, "bound": B, "seed": of the coins}; and the metric: rows dropped.
 

@@ -20,7 +20,7 @@ from anabranch._worker_gc import keep_what_is_loaded
 from anabranch.aggregates.kernels import Ints, sorted_by_group
 from anabranch.aggregates.partial_state import Evaluate, StateFold, untyped
 from anabranch.io.blocks import one_batch, unpack
-from anabranch.operators.batch_windows import PANE, ROWS
+from anabranch.names import PANE, ROWS, state_name
 from anabranch.operators.time_windows import WindowSettings, groups_of, windows_of_panes
 from anabranch.split.splitter import MARK
 from anabranch.windows import PaneWindow
@@ -65,7 +65,7 @@ class PartialEvaluation:
         for i, (states, evaluate) in enumerate(zip(self.states(found), self.evaluate, strict=True)):
             # Rows without a pane are late, or have no time: their state is never asked for.
             typed = evaluate.typed(states)
-            made[f"__ab_s{i}"] = pc.if_else(known, typed, pa.scalar(None, typed.type))
+            made[state_name(i)] = pc.if_else(known, typed, pa.scalar(None, typed.type))
         self._counted(found, made)
         columns = [made[field.name].cast(field.type) for field in self.schema]
         yield pa.RecordBatch.from_arrays(columns, schema=self.schema)

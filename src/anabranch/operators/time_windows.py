@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from anabranch.aggregates.folds import Fold, Runs, Sum
 from anabranch.aggregates.kernels import Ints, find_runs, sorted_by_group
-from anabranch.operators.batch_windows import PANE, ROWS
+from anabranch.names import OPEN, PANE, ROWS
 from anabranch.operators.protocol import Emitted, Operator
 from anabranch.operators.state import State
 from anabranch.windows import PaneWindow
@@ -34,8 +34,6 @@ KEYS_OF = "keys of window "
 MOST_TABLES = 16
 """Gather the panes into one table when there are more."""
 
-OPEN = "__ab_open"
-"""The column, of count windows: whether the windows that begin with the pane (or the row) are wanted."""
 
 _EARLIEST = "earliest"  # [known?, pane before which no window starts any more: after a repair]
 _EVALUATED = "evaluated"  # [known?, pane up to which (exclusive) every window that ends there has left]

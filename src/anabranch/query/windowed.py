@@ -15,9 +15,10 @@ from anabranch.aggregates import Aggregate, Bound, ColumnLike, Inputs, PythonSta
 from anabranch.errors import ColumnNotFoundError, InvalidArgumentError, column_not_found
 from anabranch.keys.hashing import unhashable
 from anabranch.keys.policy import AUTO, KeyPartition
+from anabranch.names import EVENT
 from anabranch.query.strategy import Strategy
 from anabranch.spark.column_names import find_column, parts_of
-from anabranch.spark.columns import EVENT, TimeColumn, quoted
+from anabranch.spark.columns import TimeColumn, quoted
 from anabranch.windows import Axis, Panes
 
 

@@ -20,6 +20,7 @@ from anabranch.keys.census import heaviest_of, loads_by_window
 from anabranch.keys.metrics import WindowLoads
 from anabranch.keys.partitioner import HeavyKeys
 from anabranch.keys.policy import Partitioning
+from anabranch.names import PART
 from anabranch.observe.progress import OperatorProgress, PartitionMeasure, SplitterMeasure, WorkerMeasure
 from anabranch.operators.numbering import NUMBERED
 from anabranch.operators.time_windows import KEYS_OF
@@ -31,7 +32,6 @@ from anabranch.runtime import stages
 from anabranch.runtime.ahead import shows_own_clock
 from anabranch.runtime.driver_state import Context, Standing
 from anabranch.runtime.execution.base import NULL_KEYS, SLOTS, Recipe
-from anabranch.runtime.execution.window import PART
 from anabranch.runtime.shedding.columns import source_name, time_at
 from anabranch.runtime.shedding.counters import Counted, Seen
 from anabranch.runtime.shedding.filters import EpochDrops

@@ -32,11 +32,15 @@ from anabranch.io.frames import unpacked
 from anabranch.io.parquet import Target, write_rows
 from anabranch.keys.partitioner import HeavyKeys
 from anabranch.keys.policy import Partitioning
+from anabranch.names import ALL as _ALL
+from anabranch.names import BLOCK as _BLOCK
+from anabranch.names import GROUP as _GROUP
+from anabranch.names import REPORT
 from anabranch.plan.tree import FEW, aggregation_tree, root
 from anabranch.query.nodes import CombineNode, JoinNode, ProcessNode
 from anabranch.query.origins import Source
 from anabranch.runtime.sources import BatchRows, BySource
-from anabranch.runtime.worker import REPORT, EpochTask
+from anabranch.runtime.worker import EpochTask
 from anabranch.spark.arrow import map_in_arrow
 from anabranch.spark.columns import quoted
 from anabranch.spark.order import in_fixed_order
@@ -60,7 +64,6 @@ TREE_ABOVE = 64
 
 WORKER = "worker"
 
-_GROUP, _ALL, _BLOCK = "__ab_group", "__ab_all", "__ab_block"
 _BLOCKS = StructType([StructField(_BLOCK, BinaryType())])
 
 REPORTS = StructType([StructField(REPORT, StringType())])

@@ -29,6 +29,7 @@ from anabranch.control.allowance import share_in_time
 from anabranch.errors import OperatorError, StateError
 from anabranch.io.blocks import micros_of, one_batch, unpack
 from anabranch.io.parquet import RowWriter, Target
+from anabranch.names import REPORT
 from anabranch.operators.protocol import Emitted, OperatorFactory
 from anabranch.runtime.groups import Blocks, Groups, fold
 from anabranch.runtime.set_back import SetBack
@@ -37,9 +38,6 @@ from anabranch.store.epoch_store import EpochStore
 from anabranch.store.lease import Lease
 from anabranch.store.ledger import Ledger
 from anabranch.store.own_folder import OwnFolder
-
-REPORT = "__ab_report"
-"""The column of a worker's report, among or after its results."""
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.aggregates.folds import Concatenate, Sum
-from anabranch.operators.batch_windows import FIRST, LAST, PANE, ROWS, SPEC
+from anabranch.names import FIRST, LAST, OPEN, PANE, POSITION, ROWS, SPEC
 from anabranch.operators.numbering import (
     BUCKETS,
     COUNTED,
     DROPPED,
     NUMBERED,
-    POSITION,
     SHED,
     WINDOWS_KEPT,
     WINDOWS_SHED,
@@ -33,7 +32,7 @@ from anabranch.operators.numbering import (
     decide,
 )
 from anabranch.operators.state import MemoryState, State
-from anabranch.operators.time_windows import OPEN, CountWindowOperator, WindowSettings
+from anabranch.operators.time_windows import CountWindowOperator, WindowSettings
 from anabranch.shedding.windrop import Tally, coin
 from anabranch.windows import Panes, Window
 from tests.oracles.positions import Counting, Drop, Row

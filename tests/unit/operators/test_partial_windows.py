@@ -20,7 +20,7 @@ from anabranch.io.blocks import pack
 from anabranch.keys import partitioner
 from anabranch.keys.partitioner import Partitioner, table_of
 from anabranch.keys.policy import Partitioning
-from anabranch.operators.batch_windows import FIRST, LAST, PANE, ROWS, SPEC
+from anabranch.names import FIRST, LAST, PANE, ROWS, SPEC
 from anabranch.operators.partial_windows import Aggregation, PartialEvaluation, WholeEvaluation
 from anabranch.operators.time_windows import WindowSettings
 from anabranch.split.splitter import MARK

@@ -14,6 +14,7 @@ from anabranch.control.base import BatchSize, Controller, KeyPlacement, SplitTun
 from anabranch.control.rebalance import Rebalance
 from anabranch.errors import InvalidArgumentError
 from anabranch.keys.policy import KeyPartition
+from anabranch.names import EVENT
 from anabranch.observe.progress import EpochProgress
 from anabranch.operators.join import JoinOperator, JoinSettings
 from anabranch.operators.protocol import Operator, OperatorFactory
@@ -23,7 +24,7 @@ from anabranch.query.options import holds_no_window_back
 from anabranch.runtime.execution.window import WindowJob
 from anabranch.runtime.settings import Settings
 from anabranch.spark.arrow import arrow_schema
-from anabranch.spark.columns import EVENT, MICROS
+from anabranch.spark.columns import MICROS
 from anabranch.windows import Window
 
 SMALLEST_WINDOW, LARGEST_WINDOW = 1 << 16, 1 << 25

@@ -24,27 +24,26 @@ from anabranch.io.frames import unpacked
 from anabranch.io.parquet import Target
 from anabranch.keys.hashing import key_hash
 from anabranch.keys.policy import Partitioning
-from anabranch.operators.batch_windows import PANE, ROWS
-from anabranch.operators.numbering import POSITION
+from anabranch.names import AXIS as _T
+from anabranch.names import GROUP as _GROUP
+from anabranch.names import HASH as _HASH
+from anabranch.names import MAX_T as _MAX_T
+from anabranch.names import OPEN, PANE, PART, POSITION, REPORT, ROWS, key_name
+from anabranch.names import TIMED as _TIMED
 from anabranch.operators.protocol import OperatorFactory
-from anabranch.operators.time_windows import OPEN, CountWindowOperator, WindowOperator
+from anabranch.operators.time_windows import CountWindowOperator, WindowOperator
 from anabranch.plan import batch as batch_plan
 from anabranch.plan.panes import WINDOW, lifts, run_columns, state_names, window_settings
 from anabranch.plan.partitioned import PartialPanes
 from anabranch.plan.placement import check_placeable, not_placed, stretch_of
 from anabranch.query.nodes import WindowNode
 from anabranch.runtime.stages import REPORTS, WORKER, Decided, Feed, Writer, group_of, packed_workers, reports
-from anabranch.runtime.worker import REPORT, EpochTask
+from anabranch.runtime.worker import EpochTask
 from anabranch.spark.arrow import arrow_schema, map_in_arrow
 from anabranch.spark.columns import changing, floordiv, quoted, up_to
 from anabranch.split.key_routes import PlacedGate
 from anabranch.split.splitter import PACKED_SCHEMA, ColumnRoute, PaneGate, RowReader, Splitter
 from anabranch.windows.ids import Stretch, pane_of
-
-PART = "__ab_part"
-"""Which task made a pane of its rows. Workers sort by it: then no exchange changes the order of a pane's pieces."""
-
-_T, _GROUP, _TIMED, _MAX_T, _HASH = "__ab_t", "__ab_group", "__ab_timed", "__ab_max_t", "__ab_hash"
 
 
 class WindowJob:
@@ -65,7 +64,7 @@ class WindowJob:
             python = query.python_states is not None
             self.placing = PartialPanes(query, _T, self.workers, in_python=python, counted=(_TIMED, _MAX_T, PART))
         self._splitters = query.partition.splitters
-        self._keys = tuple(f"__ab_k{i}" for i in range(len(query.keys)))
+        self._keys = tuple(key_name(i) for i in range(len(query.keys)))
         keys = [quoted(key).alias(name) for key, name in zip(query.keys, self._keys, strict=True)]
         self._axis = quoted(POSITION) if query.counts_rows else query.time.micros()
         self._part = F.spark_partition_id().cast("bigint").alias(PART)
