@@ -27,7 +27,10 @@ from anabranch.io.blocks import pack, unpack
 from anabranch.observe.progress import SplitterMeasure, WorkerMeasure
 from anabranch.runtime.worker import merge_by_time
 from anabranch.split.cost import SplitCosts
-from anabranch.split.splitter import ALL, MARK, BlockReader, FunctionRoute, RowGate, Splitter
+from anabranch.split.gates import RowGate
+from anabranch.split.readers import BlockReader
+from anabranch.split.routes import FunctionRoute
+from anabranch.split.splitter import ALL, MARK, Splitter
 
 # --- window routers as processes ------------------------------------------------------------------------------------
 

@@ -47,8 +47,10 @@ from anabranch.local.session import local_session
 from anabranch.names import FIRST, LAST, PANE, ROWS, SPEC, input_name, key_name, state_name
 from anabranch.operators.partial_windows import Aggregation, PartialEvaluation, WholeEvaluation
 from anabranch.operators.time_windows import WindowSettings
+from anabranch.split.gates import OpenGate
 from anabranch.split.key_routes import KeyRoute
-from anabranch.split.splitter import OpenGate, RowReader, Splitter
+from anabranch.split.readers import RowReader
+from anabranch.split.splitter import Splitter
 from anabranch.windows import Panes, Window
 from anabranch.windows.ids import Stretch
 

@@ -37,7 +37,7 @@ from anabranch.query.origins import Output, Part
 from anabranch.query.windowed import analysed
 from anabranch.spark.column_names import column_name
 from anabranch.spark.columns import TimeColumn, TimeKind, check_unit
-from anabranch.split.splitter import BroadcastFunction, RouteFunction
+from anabranch.split.routes import BroadcastFunction, RouteFunction
 from anabranch.windows import Duration, micros
 from anabranch.windows.ids import Stretch
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from anabranch.api.windowed import Windowed
     from anabranch.operators.protocol import OperatorFactory
     from anabranch.query.join import JoinPredicate, JoinTuning
-    from anabranch.split.splitter import BroadcastFunction, RouteFunction
+    from anabranch.split.routes import BroadcastFunction, RouteFunction
 
 GROUPS = 60
 """Partition-groups of a keyed operator, unless told: far more than workers, so that they can be moved (paper 2)."""

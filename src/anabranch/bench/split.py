@@ -47,7 +47,10 @@ from anabranch.local.session import local_session
 from anabranch.observe.progress import SplitterMeasure
 from anabranch.runtime.worker import merge_by_time
 from anabranch.split.cost import SplitCosts, splitters_needed
-from anabranch.split.splitter import ALL, MARK, PACKED_SCHEMA, FunctionRoute, ReferenceReader, RowGate, Splitter
+from anabranch.split.gates import RowGate
+from anabranch.split.readers import ReferenceReader
+from anabranch.split.routes import FunctionRoute
+from anabranch.split.splitter import ALL, MARK, PACKED_SCHEMA, Splitter
 
 Q = 64
 BROADCAST = 0.01

@@ -35,8 +35,10 @@ from anabranch.spark.arrow import arrow_schema, map_in_arrow
 from anabranch.spark.columns import changing, floordiv, quoted
 from anabranch.spark.order import in_fixed_order, order_may_change
 from anabranch.spark.worker_python import check_local_python
+from anabranch.split.gates import OpenGate
 from anabranch.split.key_routes import KeyRoute
-from anabranch.split.splitter import PACKED_SCHEMA, OpenGate, RowReader, Splitter
+from anabranch.split.readers import RowReader
+from anabranch.split.splitter import PACKED_SCHEMA, Splitter
 from anabranch.windows.ids import Stretch, pane_of
 
 

@@ -44,20 +44,11 @@ from anabranch.runtime.worker import EpochTask
 from anabranch.spark.arrow import map_in_arrow
 from anabranch.spark.columns import quoted
 from anabranch.spark.order import in_fixed_order
+from anabranch.split.gates import RowGate
 from anabranch.split.key_routes import KeyRoute
-from anabranch.split.splitter import (
-    PACKED_SCHEMA,
-    WINDOW_BYTES,
-    BlockReader,
-    ColumnRoute,
-    FunctionRoute,
-    Reader,
-    ReferenceReader,
-    Route,
-    RowGate,
-    RowReader,
-    Splitter,
-)
+from anabranch.split.readers import BlockReader, Reader, ReferenceReader, RowReader
+from anabranch.split.routes import ColumnRoute, FunctionRoute, Route
+from anabranch.split.splitter import PACKED_SCHEMA, WINDOW_BYTES, Splitter
 
 TREE_ABOVE = 64
 """Splitters above which physical windows reach them over two exchanges: a tree of routers (paper 5, section 4.1)."""

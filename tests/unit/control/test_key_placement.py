@@ -19,8 +19,10 @@ from anabranch.keys.metrics import loads_of
 from anabranch.keys.partitioner import HeavyKeys, Partitioner
 from anabranch.keys.policy import PAPER, Partitioning
 from anabranch.observe.progress import EpochProgress, OperatorProgress, PartitionMeasure
-from anabranch.split.key_routes import KeyRoute, PlacedGate
-from anabranch.split.splitter import MARK, Census, OpenGate, RowReader, Splitter
+from anabranch.split.gates import Census, OpenGate, PlacedGate
+from anabranch.split.key_routes import KeyRoute
+from anabranch.split.readers import RowReader
+from anabranch.split.splitter import MARK, Splitter
 from anabranch.windows.ids import Stretch
 
 S = 1_000_000

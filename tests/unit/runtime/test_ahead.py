@@ -11,7 +11,7 @@ import pytest
 from anabranch.errors import InvalidArgumentError, InvalidWindowError
 from anabranch.runtime.ahead import FEWEST, Limits, MaxAhead, shows_own_clock
 from anabranch.spark.columns import LAST_SECOND, TimeColumn, TimeKind
-from anabranch.split.splitter import Census, RowGate
+from anabranch.split.gates import Census, RowGate
 
 S = 1_000_000
 DAY = 86_400 * S

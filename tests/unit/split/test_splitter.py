@@ -17,20 +17,10 @@ from hypothesis import strategies as st
 from anabranch.errors import OperatorError
 from anabranch.io.blocks import blocks_of, pack, unpack, write_blocks
 from anabranch.runtime.worker import merge_by_time
-from anabranch.split.splitter import (
-    ALL,
-    MARK,
-    BlockReader,
-    ColumnRoute,
-    FunctionRoute,
-    PaneGate,
-    Reader,
-    ReferenceReader,
-    Route,
-    RowGate,
-    RowReader,
-    Splitter,
-)
+from anabranch.split.gates import PaneGate, RowGate
+from anabranch.split.readers import BlockReader, Reader, ReferenceReader, RowReader
+from anabranch.split.routes import ColumnRoute, FunctionRoute, Route
+from anabranch.split.splitter import ALL, MARK, Splitter
 from tests.oracles.split import substreams
 
 TIMES = pa.schema([("t", pa.int64()), ("n", pa.int64())])

@@ -41,8 +41,10 @@ from anabranch.runtime.stages import REPORTS, WORKER, Decided, Feed, Writer, gro
 from anabranch.runtime.worker import EpochTask
 from anabranch.spark.arrow import arrow_schema, map_in_arrow
 from anabranch.spark.columns import changing, floordiv, quoted, up_to
-from anabranch.split.key_routes import PlacedGate
-from anabranch.split.splitter import PACKED_SCHEMA, ColumnRoute, PaneGate, RowReader, Splitter
+from anabranch.split.gates import PaneGate, PlacedGate
+from anabranch.split.readers import RowReader
+from anabranch.split.routes import ColumnRoute
+from anabranch.split.splitter import PACKED_SCHEMA, Splitter
 from anabranch.windows.ids import Stretch, pane_of
 
 
