@@ -15,7 +15,7 @@ from anabranch.control.base import HEAVY
 from anabranch.errors import AnabranchError, OperatorError
 from anabranch.io.frames import read_files, unpacked
 from anabranch.io.parquet import Target
-from anabranch.io.sinks.base import Published, Sink
+from anabranch.io.sinks import Published, Sink
 from anabranch.keys.census import heaviest_of, loads_by_window
 from anabranch.keys.metrics import WindowLoads
 from anabranch.keys.partitioner import HeavyKeys

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 
 from pyspark.sql import SparkSession
 
-from anabranch.io.sinks.base import Sink
+from anabranch.io.sinks import Sink
 from anabranch.query.settings import QoS
 from anabranch.query.triggers import trigger_seconds
 from anabranch.runtime.ahead import MaxAhead

@@ -10,7 +10,7 @@ from pyarrow.fs import FileSystem
 from anabranch.calls import called_as
 from anabranch.errors import InvalidArgumentError, StreamingError
 from anabranch.io.folder import Folder
-from anabranch.io.sinks.base import FileSink, Sink
+from anabranch.io.sinks import FileSink, Sink
 from anabranch.observe.listeners import Listener
 from anabranch.query.deliveries import Delivery
 from anabranch.query.graph import Network, arrange
