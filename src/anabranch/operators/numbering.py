@@ -32,12 +32,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from anabranch.aggregates.kernels import Ints
-from anabranch.compiled import kernel
 from anabranch.io.blocks import micros_of, one_batch
 from anabranch.names import OPEN, POSITION
 from anabranch.operators.protocol import Emitted, Operator
 from anabranch.operators.state import State
 from anabranch.operators.time_windows import MOST_TABLES, groups_of
+from anabranch.shedding.kernels import coins, latest_kept, says_drop
 from anabranch.windows import Window
 from anabranch.windows.spans import Span, fan_out, scaled
 from anabranch.windows.spec import LONGEST
@@ -305,10 +305,10 @@ class PositionsOperator(Operator):
         thrown = np.full(len(units), shed is not None and shed["bound"] is None)
         if shed is not None and shed["bound"] is not None and shed["p"] > 0:
             u = coins(int(shed["seed"]) + self.group, units // max(1, bound))
-            thrown = (u + np.repeat(present % BUCKETS, many) / BUCKETS) % 1.0 < float(shed["p"])
+            thrown = says_drop(u, float(shed["p"]), np.repeat(present % BUCKETS, many), BUCKETS)
         run, debt, last = (np.ascontiguousarray(counts[name][present]) for name in ("run", "debt", "last"))
         known = last.copy()
-        latest = np.append(known, decide(offsets, units, thrown, bound, run, debt, last))
+        latest = np.append(known, latest_kept(offsets, units, thrown, bound, run, debt, last))
         for name, value in (("run", run), ("debt", debt), ("last", last)):
             counts[name][present] = value
         # Where a row's unit is: among those decided now, or, if it began in an earlier epoch, what was known before.
@@ -316,39 +316,6 @@ class PositionsOperator(Operator):
         now = positions // slide - first[at]
         found: Ints = latest[np.where(now < 0, at, len(present) + offsets[at] + now)]
         return found
-
-
-@kernel()
-def decide(
-    offsets: Ints, units: Ints, thrown: NDArray[np.bool_], bound: int, run: Ints, debt: Ints, last: Ints
-) -> Ints:
-    """Keep or drop, unit by unit of each key: `shed.windrop.Tally`, compiled. Gives the last unit kept, as of each.
-
-    Key i has the units offsets[i]:offsets[i+1]; `thrown` says which coins said drop; `run`, `debt`, `last` are updated.
-    """
-    latest = np.empty(len(units), np.int64)
-    for i in range(len(run)):
-        for at in range(offsets[i], offsets[i + 1]):
-            if (thrown[at] or debt[i] > 0) and run[i] + 1 <= bound:
-                run[i] += 1
-                if not thrown[at]:
-                    debt[i] -= 1
-            else:
-                run[i] = 0
-                debt[i] += thrown[at]
-                last[i] = units[at]
-            latest[at] = last[i]
-    return latest
-
-
-def coins(seed: int, batches: Ints) -> NDArray[np.float64]:
-    """`shed.windrop.coin` of many batches at once."""
-    start = np.uint64((seed * 0x9E3779B97F4A7C15 + 0x8CB92BA72F3D8DD7) & ((1 << 64) - 1))
-    mixed = batches.astype(np.uint64) * np.uint64(0xD1B54A32D192ED03) + start
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-    numbers: NDArray[np.float64] = ((mixed ^ (mixed >> np.uint64(31))) >> np.uint64(11)) / float(1 << 53)
-    return numbers
 
 
 def _spark_order(column: pa.Array) -> Sequence[NDArray[Any]]:
