@@ -45,8 +45,8 @@ from anabranch.keys.hashing import hash_keys
 from anabranch.keys.policy import Partitioning
 from anabranch.local.session import local_session
 from anabranch.names import FIRST, LAST, PANE, ROWS, SPEC, input_name, key_name, state_name
+from anabranch.operators.pane_runs import WindowSettings
 from anabranch.operators.partial_windows import Aggregation, PartialEvaluation, WholeEvaluation
-from anabranch.operators.time_windows import WindowSettings
 from anabranch.split.gates import OpenGate
 from anabranch.split.key_routes import KeyRoute
 from anabranch.split.readers import RowReader

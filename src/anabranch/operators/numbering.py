@@ -34,9 +34,10 @@ from numpy.typing import NDArray
 from anabranch.aggregates.kernels import Ints
 from anabranch.io.blocks import micros_of, one_batch
 from anabranch.names import OPEN, POSITION
+from anabranch.operators.epoch_tables import MOST_TABLES, EpochTables
+from anabranch.operators.pane_runs import groups_of
 from anabranch.operators.protocol import Emitted, Operator
 from anabranch.operators.state import State
-from anabranch.operators.time_windows import MOST_TABLES, groups_of
 from anabranch.shedding.kernels import coins, latest_kept, says_drop
 from anabranch.windows import Window
 from anabranch.windows.spans import Span, fan_out, scaled
@@ -112,11 +113,10 @@ class PositionsOperator(Operator):
 
     def open(self, state: State) -> None:
         self._state = state
+        self._tables = EpochTables(state, "rows")
 
     def process(self, block: pa.RecordBatch, port: int = 0) -> Iterator[Emitted]:
-        names = self._tables()
-        number = int(names[-1].split(".")[1]) + 1 if names else 0
-        self._state.put(f"rows.{number:012d}", pa.Table.from_batches([block]))
+        self._tables.append(pa.Table.from_batches([block]))
         yield from ()
 
     def on_watermark(self, t: int) -> Iterator[Emitted]:
@@ -130,15 +130,14 @@ class PositionsOperator(Operator):
         if not mark[0] or t >= mark[1]:
             return
         # Rows that have a position may still be in a table with some that wait, and must not get a second one.
-        for name in self._tables():
-            table = self._state.table(name)
-            assert table is not None
+        for name in self._tables.names():
+            table = self._tables[name]
             times = np.asarray(micros_of(table.column(self._settings.time).combine_chunks()))
             waiting = table.filter(pa.array(times >= mark[1]))
             if not waiting.num_rows:
-                self._state.drop(name)
+                self._tables.drop(name)
             elif waiting.num_rows < table.num_rows:
-                self._state.put(name, waiting.combine_chunks())
+                self._tables.put(name, waiting.combine_chunks())
         mark[1] = t
 
     # --- rows that wait ---------------------------------------------------------------------------------------------
@@ -150,27 +149,23 @@ class PositionsOperator(Operator):
         if before is not None and t <= before:
             return None
         mark[:] = (1, t)
-        names = self._tables()
+        names = self._tables.names()
         found, waiting = [], []
         for name in names:
-            table = self._state.table(name)
-            assert table is not None
+            table = self._tables[name]
             times = np.asarray(micros_of(table.column(self._settings.time).combine_chunks()))
             due = times < t if before is None else (times < t) & (times >= before)
             if due.any():
                 found.append(table.filter(pa.array(due)))
             if times.max() < t:
-                self._state.drop(name)
+                self._tables.drop(name)
             else:
                 waiting.append((name, table.filter(pa.array(times >= t)) if len(names) >= MOST_TABLES else table))
         if len(waiting) > 1 and len(names) >= MOST_TABLES:
             for name, _ in waiting[:-1]:
-                self._state.drop(name)
-            self._state.put(waiting[-1][0], pa.concat_tables([rows for _, rows in waiting]).combine_chunks())
+                self._tables.drop(name)
+            self._tables.put(waiting[-1][0], pa.concat_tables([rows for _, rows in waiting]).combine_chunks())
         return one_batch(pa.concat_tables(found)) if found else None
-
-    def _tables(self) -> list[str]:
-        return [name for name in self._state.names() if name.startswith("rows.")]
 
     # --- positions --------------------------------------------------------------------------------------------------
 

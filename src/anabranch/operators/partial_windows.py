@@ -21,7 +21,7 @@ from anabranch.aggregates.kernels import Ints, sorted_by_group
 from anabranch.aggregates.partial_state import Evaluate, StateFold, untyped
 from anabranch.io.blocks import one_batch, unpack
 from anabranch.names import PANE, ROWS, state_name
-from anabranch.operators.time_windows import WindowSettings, groups_of, windows_of_panes
+from anabranch.operators.pane_runs import WindowSettings, groups_of, windows_of_panes
 from anabranch.split.splitter import MARK
 from anabranch.windows import PaneWindow
 from anabranch.windows.ids import Stretch

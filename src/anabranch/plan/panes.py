@@ -18,7 +18,7 @@ from pyspark.sql.types import ArrayType, DataType, IntegerType, LongType, Struct
 from anabranch.aggregates.folds import Fold
 from anabranch.names import BATCH, FIRST, LAST, PANE, PANES, ROWS, SPEC, TOTAL, key_name, state_name
 from anabranch.operators.batch_windows import SlidingOperator
-from anabranch.operators.time_windows import WindowSettings
+from anabranch.operators.pane_runs import WindowSettings
 from anabranch.query.windowed import Query
 from anabranch.spark.arrow import map_in_arrow
 from anabranch.spark.columns import quoted

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from anabranch.aggregates.folds import Concatenate, Sum
 from anabranch.names import FIRST, LAST, OPEN, PANE, POSITION, ROWS, SPEC
+from anabranch.operators.count_windows import CountWindowOperator
 from anabranch.operators.numbering import (
     BUCKETS,
     COUNTED,
@@ -28,8 +29,8 @@ from anabranch.operators.numbering import (
     Numbering,
     PositionsOperator,
 )
+from anabranch.operators.pane_runs import WindowSettings
 from anabranch.operators.state import MemoryState, State
-from anabranch.operators.time_windows import CountWindowOperator, WindowSettings
 from anabranch.windows import Panes, Window
 from tests.oracles.positions import Counting, Drop, Row
 

@@ -21,8 +21,8 @@ from anabranch.keys import partitioner
 from anabranch.keys.partitioner import Partitioner, table_of
 from anabranch.keys.policy import Partitioning
 from anabranch.names import FIRST, LAST, PANE, ROWS, SPEC
+from anabranch.operators.pane_runs import WindowSettings
 from anabranch.operators.partial_windows import Aggregation, PartialEvaluation, WholeEvaluation
-from anabranch.operators.time_windows import WindowSettings
 from anabranch.split.splitter import MARK
 from anabranch.windows import Panes, Window
 from anabranch.windows.ids import Stretch

@@ -30,8 +30,9 @@ from anabranch.names import HASH as _HASH
 from anabranch.names import MAX_T as _MAX_T
 from anabranch.names import OPEN, PANE, PART, POSITION, REPORT, ROWS, key_name
 from anabranch.names import TIMED as _TIMED
+from anabranch.operators.count_windows import CountWindowOperator
 from anabranch.operators.protocol import OperatorFactory
-from anabranch.operators.time_windows import CountWindowOperator, WindowOperator
+from anabranch.operators.time_windows import WindowOperator
 from anabranch.plan import batch as batch_plan
 from anabranch.plan.panes import WINDOW, lifts, run_columns, state_names, window_settings
 from anabranch.plan.partitioned import PartialPanes
