@@ -19,7 +19,7 @@ from anabranch.api.startable import Startable
 from anabranch.api.stream import Stream
 from anabranch.calls import called_as
 from anabranch.errors import ColumnTypeError, InvalidArgumentError, InvalidWindowError, StreamingError
-from anabranch.keys.policy import AUTO, KeyPartition, key_partition
+from anabranch.keys.policy import AUTO_PARTITION, KeyPartition, key_partition
 from anabranch.names import EVENT, OPEN, OWN_WINDOW, POSITION, plain_name
 from anabranch.operators.numbering import DROPPED, DROPPED_SCHEMA, NUMBERED, Numbering
 from anabranch.plan import batch as batch_plan
@@ -55,7 +55,7 @@ class Windowed:
     panes: Panes
     keys: tuple[str, ...] = ()
     rows_per_key: bool = True
-    partition: KeyPartition = AUTO
+    partition: KeyPartition = AUTO_PARTITION
 
     @called_as('.by("cell"), or .by("cell", partition="cam")')
     def by(
@@ -358,7 +358,7 @@ def _counted(query: Query, parts: Sequence[Part]) -> WindowNode:
 
 
 def _check_countable(query: Query) -> None:
-    if query.partition != AUTO:
+    if query.partition != AUTO_PARTITION:
         raise InvalidArgumentError(
             "partition=, workers= or splitters= of by(...) for count windows over a stream: to be counted, the rows of "
             "a key must be in one place",

@@ -11,8 +11,8 @@ keeps it, and a history that was cut short does no harm.
 |---|---|---|---|
 | batch-size | batch | at once, when B breaks the latency bound | when a smaller B would do at a rate `SLACK` higher |
 | split-tuning | splitters | at once, when p is too small | when fewer would do at a rate `SLACK` higher |
-| split-tuning | window_bytes | by doubling, see `split.tuning` | when the rate falls by `split.tuning.REOPEN` |
-| key-placement | partition | to SH, when keys are few | away from SH, when they are `split.selection.SLACK` too many |
+| split-tuning | window_bytes | by doubling, see `split.window_size` | when the rate falls by `REOPEN` of it |
+| key-placement | partition | to SH, when keys are few | away from SH, `keys.selection.HYSTERESIS` later |
 | key-placement | heavy_keys | a new table after every epoch | |
 | rebalance | routing | one group per overloaded worker, see `rebalancing` | |
 | shed | p, cut, shut | see `overload` | |
@@ -36,11 +36,8 @@ from anabranch.keys.policy import Partitioning
 from anabranch.keys.selection import Seen, select
 from anabranch.observe.progress import EpochProgress, OperatorProgress
 from anabranch.plan.prices import batch_cost, batch_rate, choose_batch
-from anabranch.split.cost import LARGEST as MOST_SPLITTERS
-from anabranch.split.cost import SplitCosts
-from anabranch.split.window_size import LARGEST as LARGEST_WINDOW
-from anabranch.split.window_size import SMALLEST as SMALLEST_WINDOW
-from anabranch.split.window_size import WindowSearch
+from anabranch.split.cost import MOST_SPLITTERS, SplitCosts
+from anabranch.split.window_size import SEARCH_LIMIT, SEARCH_START, WindowSearch
 from anabranch.windows import Window
 from anabranch.windows.ids import replication
 
@@ -332,8 +329,8 @@ class SplitTuning:
     q: int
     """substreams"""
     most_splitters: int = MOST_SPLITTERS
-    smallest_window: int = SMALLEST_WINDOW
-    largest_window: int = LARGEST_WINDOW
+    smallest_window: int = SEARCH_START
+    largest_window: int = SEARCH_LIMIT
     name: ClassVar[str] = "split-tuning"
 
     def decide(self, history: Sequence[EpochProgress], current: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -39,6 +39,7 @@ from anabranch.operators.pane_runs import groups_of
 from anabranch.operators.protocol import Emitted, Operator
 from anabranch.operators.state import State
 from anabranch.shedding.kernels import coins, latest_kept, says_drop
+from anabranch.shedding.windrop import KEY_BUCKETS
 from anabranch.windows import Window
 from anabranch.windows.spans import Span, fan_out, scaled
 from anabranch.windows.spec import LONGEST
@@ -64,9 +65,6 @@ DROPPED_SCHEMA = pa.schema(
     ]
 )
 """So many windows of a key, one after the other: they begin at rows `first_row` to `last_row`. Keys in JSON."""
-
-BUCKETS = 64
-"""Keys of a group throw coins in so many ways, spread evenly: at any time about the share p of them drops."""
 
 _COUNTED = np.dtype([("rows", np.int64), ("run", np.int64), ("debt", np.int64), ("last", np.int64)])
 """Of a key: rows counted; units dropped in a row, and owed; the last unit kept, or -1."""
@@ -300,7 +298,7 @@ class PositionsOperator(Operator):
         thrown = np.full(len(units), shed is not None and shed["bound"] is None)
         if shed is not None and shed["bound"] is not None and shed["p"] > 0:
             u = coins(int(shed["seed"]) + self.group, units // max(1, bound))
-            thrown = says_drop(u, float(shed["p"]), np.repeat(present % BUCKETS, many), BUCKETS)
+            thrown = says_drop(u, float(shed["p"]), np.repeat(present % KEY_BUCKETS, many), KEY_BUCKETS)
         run, debt, last = (np.ascontiguousarray(counts[name][present]) for name in ("run", "debt", "last"))
         known = last.copy()
         latest = np.append(known, latest_kept(offsets, units, thrown, bound, run, debt, last))

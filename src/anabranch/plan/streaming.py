@@ -21,7 +21,7 @@ from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
 from anabranch.errors import StreamingError
-from anabranch.keys.policy import AUTO
+from anabranch.keys.policy import AUTO_PARTITION
 from anabranch.names import BATCH, OWN_WINDOW, PANE, PANES
 from anabranch.plan.batch import observe, tumbling
 from anabranch.plan.panes import WINDOW, evaluate, keys_of, lifts, lowered, pane_struct, state_names
@@ -102,7 +102,7 @@ def _check(query: Query) -> None:
             "count windows over a stream need positions that a fixed Spark plan cannot keep",
             hint="use time windows here, or a batch DataFrame",
         )
-    if query.partition != AUTO:
+    if query.partition != AUTO_PARTITION:
         raise StreamingError(
             "partition=, workers= or splitters= of by(...) in a streaming to_df(): a fixed plan cannot place keys by "
             "what it sees",

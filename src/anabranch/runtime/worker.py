@@ -33,7 +33,7 @@ from anabranch.names import REPORT
 from anabranch.operators.protocol import Emitted, OperatorFactory
 from anabranch.runtime.groups import Blocks, Groups, fold
 from anabranch.runtime.set_back import SetBack
-from anabranch.split.splitter import ALL, MARK
+from anabranch.split.splitter import ALL_GROUPS, MARK
 from anabranch.store.epoch_store import EpochStore
 from anabranch.store.lease import Lease
 from anabranch.store.ledger import Ledger
@@ -207,7 +207,7 @@ class _Worker:
         blocks: dict[tuple[int, int], list[tuple[int, int, pa.RecordBatch]]] = defaultdict(list)
         for edge, _, seq, group, block in found:
             port = self.task.edges[edge].port
-            for each in mine if group == ALL else [group]:
+            for each in mine if group == ALL_GROUPS else [group]:
                 blocks[each, port].append((edge, seq, block))
         marks.sort(key=lambda mark: (mark["edge"], mark["splitter"]))
         return blocks, marks

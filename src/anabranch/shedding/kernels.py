@@ -11,7 +11,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from anabranch.compiled import kernel
+from anabranch.compiled import kernel, splitmix64
 
 Ints = NDArray[np.int64]
 
@@ -21,10 +21,8 @@ _MASK = (1 << 64) - 1
 def coins(seed: int, batches: Ints) -> NDArray[np.float64]:
     """A number in [0, 1) for each batch: uniform, independent of those of other batches (splitmix64)."""
     start = np.uint64((seed * 0x9E3779B97F4A7C15 + 0x8CB92BA72F3D8DD7) & _MASK)
-    mixed = batches.astype(np.uint64) * np.uint64(0xD1B54A32D192ED03) + start
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-    numbers: NDArray[np.float64] = ((mixed ^ (mixed >> np.uint64(31))) >> np.uint64(11)) / float(1 << 53)
+    mixed = splitmix64(batches.astype(np.uint64) * np.uint64(0xD1B54A32D192ED03) + start)
+    numbers: NDArray[np.float64] = (mixed >> np.uint64(11)) / float(1 << 53)
     return numbers
 
 

@@ -32,6 +32,8 @@ from anabranch.shedding.kernels import coin, may_drop, run_and_debt, says_drop
 
 Ranges = tuple[tuple[int, int], ...]
 """Units that are dropped: (first, last) of each run of them, ascending, with kept units between."""
+KEY_BUCKETS = 64
+"""The most buckets that keys are hashed into."""
 
 
 @dataclass(frozen=True)

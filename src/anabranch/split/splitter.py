@@ -44,7 +44,7 @@ _PACKED = arrow_schema(PACKED_SCHEMA)
 
 MARK = -1
 """The group of a mark: not data, but what the splitter saw."""
-ALL = -2
+ALL_GROUPS = -2
 """The group of a block for every group of its worker."""
 
 WINDOW_BYTES = 1 << 22
@@ -125,7 +125,7 @@ class Splitter:
             copies = travelling.filter(pa.array(everywhere))
             measures.broadcast += copies.num_rows
             # Once per worker, which hands it to all of its groups.
-            pieces += [(worker, ALL, copies) for worker in sorted(set(self.routing))]
+            pieces += [(worker, ALL_GROUPS, copies) for worker in sorted(set(self.routing))]
             to = np.where(everywhere, OMIT, to)
         if len(to) and (to.min() < OMIT or to.max() >= groups):
             wrong = to[(to < OMIT) | (to >= groups)][0]

@@ -133,9 +133,9 @@ def test_windows_start_anew_and_do_not_know_of_each_other(what: Partitioning) ->
 
 def test_only_the_newest_windows_are_kept() -> None:
     kept = Partitioner(Partitioning("am"), 4)
-    for window in range(3 * partitioner.MOST_OPEN):
+    for window in range(3 * partitioner.MOST_OPEN_WINDOWS):
         kept.assign(oracle_hashes(np.arange(10)), np.full(10, window))
-    assert sorted(kept._open) == list(range(2 * partitioner.MOST_OPEN, 3 * partitioner.MOST_OPEN))
+    assert sorted(kept._open) == list(range(2 * partitioner.MOST_OPEN_WINDOWS, 3 * partitioner.MOST_OPEN_WINDOWS))
 
 
 def test_heavy_keys_go_where_the_table_says() -> None:

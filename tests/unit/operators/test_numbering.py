@@ -19,7 +19,6 @@ from anabranch.aggregates.folds import Concatenate, Sum
 from anabranch.names import FIRST, LAST, OPEN, PANE, POSITION, ROWS, SPEC
 from anabranch.operators.count_windows import CountWindowOperator
 from anabranch.operators.numbering import (
-    BUCKETS,
     COUNTED,
     DROPPED,
     NUMBERED,
@@ -31,6 +30,7 @@ from anabranch.operators.numbering import (
 )
 from anabranch.operators.pane_runs import WindowSettings
 from anabranch.operators.state import MemoryState, State
+from anabranch.shedding.windrop import KEY_BUCKETS
 from anabranch.windows import Panes, Window
 from tests.oracles.positions import Counting, Drop, Row
 
@@ -220,7 +220,7 @@ def test_windows_leave_once_when_they_are_full(
 ) -> None:
     per_key = way == "per key"
     pipeline = Pipeline(windows, per_key, keyed=way != "no key")
-    play(pipeline, Counting(windows.windows, per_key, BUCKETS), epochs, delay)
+    play(pipeline, Counting(windows.windows, per_key, KEY_BUCKETS), epochs, delay)
     assert set(pipeline.metrics) <= {COUNTED}
 
 
@@ -230,7 +230,7 @@ def test_dropped_windows_do_not_leave_and_the_others_are_exact(
 ) -> None:
     per_key = way == "per key"
     pipeline = Pipeline(windows, per_key, keyed=way != "no key")
-    oracle = Counting(windows.windows, per_key, BUCKETS)
+    oracle = Counting(windows.windows, per_key, KEY_BUCKETS)
     play(pipeline, oracle, many_rows(seed), delay, drops)
     assert len(pipeline.emitted) == sum(len(count.rows) for count in oracle.counts.values()) - oracle.dropped_rows
     for count in oracle.counts.values():

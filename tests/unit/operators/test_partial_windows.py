@@ -370,7 +370,7 @@ def test_an_old_window_that_was_never_open_may_come_while_there_is_room() -> Non
 
 
 def test_whoever_is_not_strict_forgets_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partitioner, "MOST_OPEN", 2)
+    monkeypatch.setattr(partitioner, "MOST_OPEN_WINDOWS", 2)
     loose = Partitioner(Partitioning("cam"), 4)
     for window in (0, 1, 2, 3, 0):
         loose.assign(*in_window(window))
