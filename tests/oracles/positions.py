@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from anabranch.aggregates.folds import spark_order
+from anabranch.aggregates.arrays import spark_order
 from anabranch.shedding.kernels import coin, says_drop
 from anabranch.shedding.windrop import Tally
 from anabranch.windows import Window
