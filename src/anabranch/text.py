@@ -43,6 +43,6 @@ def size(number: int) -> str:
     return f"{number} B"
 
 
-def counted(number: int, what: str) -> str:
+def with_noun(number: int, what: str) -> str:
     """A count with its noun: ``1 row``, ``12,000 rows``."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 
 from anabranch.bench.workloads import Workload
 from anabranch.errors import AnabranchError
-from anabranch.keys.census import Placed, heaviest_of
+from anabranch.keys.census import KeyCensus, heaviest_of
 from anabranch.keys.hashing import hash_keys
 from anabranch.keys.metrics import WindowLoads, loads_of
 from anabranch.keys.partitioner import HeavyKeys, Partitioner, table_of
 from anabranch.keys.policy import Partitioning
-from anabranch.keys.selection import Seen
+from anabranch.keys.selection import WindowKeys
 
 SH, FLD = Partitioning("sh"), Partitioning("fld")
 PK_2, PK_5 = Partitioning("pk", 2), Partitioning("pk", 5)
@@ -148,15 +148,15 @@ def several_splitters(name: str, windows: Sequence[Hashes], splitters: Sequence[
 
 def heaviest(hashes: Hashes) -> tuple[tuple[int, int], ...]:
     """The keys of a window that have the most tuples, with how many: as a task of a running query tells them."""
-    placed, nothing = Placed(), np.zeros(len(hashes), np.int64)
+    placed, nothing = KeyCensus(), np.zeros(len(hashes), np.int64)
     placed.add(nothing, nothing, hashes, np.ones(len(hashes), np.int64))
     told = placed.as_json()
     return () if told is None else heaviest_of([told])
 
 
-def seen(windows: Sequence[Hashes], workers: int) -> Seen:
+def seen(windows: Sequence[Hashes], workers: int) -> WindowKeys:
     """What `selection.select` wants to know of the windows."""
-    return Seen([len(np.unique(window)) for window in windows], [len(window) / workers for window in windows])
+    return WindowKeys([len(np.unique(window)) for window in windows], [len(window) / workers for window in windows])
 
 
 def best(rows: Sequence[Modelled]) -> Modelled:

@@ -22,7 +22,7 @@ Ints = NDArray[np.int64]
 
 
 @dataclass
-class Placed:
+class KeyCensus:
     """The counts of one task."""
 
     pieces: list[tuple[Ints, Ints, Ints, Ints]] = field(default_factory=list)
@@ -35,7 +35,7 @@ class Placed:
         """None where nothing was placed; else lists of
 
         ``loads``: (window, worker, tuples, keys), ``distinct``: (window, keys), ``heaviest``: (key, tuples); and
-        ``since``: the first window told of, if there were more.
+        ``since``: the first window reports of, if there were more.
         """
         if not self.pieces:
             return None
@@ -51,30 +51,30 @@ class Placed:
         heaviest = [[int(heavy[i]), int(weights[i])] for i in top.tolist()]
         latest = [row[0] for row in loads]
         distinct = [[window, len(np.unique(keys[windows == window]))] for window in sorted(set(latest))]
-        all_told = len(np.unique(windows)) <= MOST_WINDOWS
-        return {"loads": loads, "distinct": distinct, "heaviest": heaviest, "since": None if all_told else latest[0]}
+        complete = len(np.unique(windows)) <= MOST_WINDOWS
+        return {"loads": loads, "distinct": distinct, "heaviest": heaviest, "since": None if complete else latest[0]}
 
 
-def loads_by_window(told: Iterable[Mapping[str, Any]], workers: int) -> dict[int, tuple[list[int], list[int]]]:
-    """Per window the tuples of each worker, and the (worker, key) pairs that the tasks told of, by worker.
+def loads_by_window(reports: Iterable[Mapping[str, Any]], workers: int) -> dict[int, tuple[list[int], list[int]]]:
+    """Per window the tuples of each worker, and the (worker, key) pairs that the tasks reports of, by worker.
 
-    Windows that not all tasks told of are left out.
+    Windows that some task did not report are left out.
     """
-    told = list(told)
-    since = max((each["since"] for each in told if each["since"] is not None), default=None)
+    reports = list(reports)
+    since = max((each["since"] for each in reports if each["since"] is not None), default=None)
     tuples: dict[int, list[int]] = {}
     keys: dict[int, list[int]] = {}
-    for each in told:
+    for each in reports:
         for window, worker, n, k in each["loads"]:
             tuples.setdefault(window, [0] * workers)[worker] += n
             keys.setdefault(window, [0] * workers)[worker] += k
     return {window: (tuples[window], keys[window]) for window in sorted(tuples) if since is None or window >= since}
 
 
-def heaviest_of(told: Iterable[Mapping[str, Any]]) -> tuple[tuple[int, int], ...]:
+def heaviest_of(reports: Iterable[Mapping[str, Any]]) -> tuple[tuple[int, int], ...]:
     """The keys with the most tuples over all tasks, with their tuples."""
     total: dict[int, int] = {}
-    for each in told:
+    for each in reports:
         for key, tuples in each["heaviest"]:
             total[key] = total.get(key, 0) + tuples
     return tuple(sorted(total.items(), key=lambda item: (-item[1], item[0]))[:HEAVY_KEYS])

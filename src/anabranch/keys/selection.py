@@ -27,7 +27,7 @@ HYSTERESIS = 1.5
 
 
 @dataclass(frozen=True)
-class Seen:
+class WindowKeys:
     """What is known of some windows: keys in each, and tuples per worker in each."""
 
     keys: Sequence[int]
@@ -42,7 +42,7 @@ class Selected:
     why: str
 
 
-def select(seen: Seen | None, *, splitters: int | None, present: Partitioning | None = None) -> Selected:
+def select(seen: WindowKeys | None, *, splitters: int | None, present: Partitioning | None = None) -> Selected:
     """The policy for an aggregate that Spark cannot combine by itself. `splitters` is None where they are unknown."""
     if seen is None or not seen.keys:
         return Selected(Partitioning("cam"), "nothing measured yet: cAM is never far from the best")

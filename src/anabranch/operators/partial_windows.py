@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from anabranch._worker_gc import keep_what_is_loaded
+from anabranch._worker_gc import freeze_loaded_objects
 from anabranch.aggregates.kernels import Ints, sorted_by_group
 from anabranch.aggregates.partial_state import Evaluate, StateFold, untyped
 from anabranch.io.blocks import one_batch, unpack
@@ -69,7 +69,7 @@ class PartialEvaluation:
         self._counted(found, made)
         columns = [made[field.name].cast(field.type) for field in self.schema]
         yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
-        keep_what_is_loaded()
+        freeze_loaded_objects()
 
     def grouped(self, batches: Iterator[pa.RecordBatch]) -> Grouped | None:
         """The rows of a worker, brought together by key and pane."""
@@ -147,7 +147,7 @@ class Aggregation:
         reach = max(window.size for window in self.settings.windows)
         # Windows that end before the first pane, or begin after the last, have no rows.
         yield from windows_of_panes(self.settings, panes, int(ids.min()), int(ids.max()) + reach, self.earliest)
-        keep_what_is_loaded()
+        freeze_loaded_objects()
 
 
 @dataclass(frozen=True)
@@ -174,4 +174,4 @@ class WholeEvaluation:
         spec = pa.array(np.zeros(len(panes), np.int32))
         keys = [made[key] for key in settings.keys]
         yield pa.RecordBatch.from_arrays([*keys, spec, panes, panes, made[ROWS], *lowered], names=settings.names)
-        keep_what_is_loaded()
+        freeze_loaded_objects()

@@ -22,7 +22,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, FloatType, IntegerType, LongType, StructField, StructType
 
-from anabranch._worker_gc import keep_what_is_loaded
+from anabranch._worker_gc import freeze_loaded_objects
 from anabranch.aggregates import Inputs
 from anabranch.keys.partitioner import HeavyKeys
 from anabranch.keys.policy import Partitioning
@@ -191,4 +191,4 @@ class Assign:
                 workers, _, travelling = route(batch, self.workers)
                 columns = [*travelling.select(list(self.names[:-1])).columns, pa.array(workers.astype(np.int32))]
                 yield pa.RecordBatch.from_arrays(columns, names=list(self.names))
-        keep_what_is_loaded()
+        freeze_loaded_objects()

@@ -11,7 +11,7 @@ from anabranch.keys.census import HEAVY_KEYS, MOST_WINDOWS
 from anabranch.keys.hashing import key_hash
 from anabranch.keys.partitioner import HeavyKeys
 from anabranch.keys.policy import Partitioning
-from anabranch.keys.selection import Seen, select
+from anabranch.keys.selection import WindowKeys, select
 from anabranch.names import HASH, OWN_WINDOW
 from anabranch.plan.prices import Statistics
 from anabranch.query.strategy import Strategy
@@ -108,7 +108,7 @@ def goes_by_keys(query: Query) -> bool:
     return not_placed(query) is None if asked is None else asked.policy == "heavy"
 
 
-def sampled_keys(query: Query, parts: int) -> tuple[Seen | None, tuple[tuple[int, int], ...]]:
+def sampled_keys(query: Query, parts: int) -> tuple[WindowKeys | None, tuple[tuple[int, int], ...]]:
     """Keys and tuples per worker in one of `parts` windows of the partitioner, at least; and the heaviest keys there.
 
     Runs a Spark job.
@@ -123,7 +123,7 @@ def sampled_keys(query: Query, parts: int) -> tuple[Seen | None, tuple[tuple[int
     if not windows and parts > 1:  # few windows, and none of them in the sample
         return sampled_keys(query, 1)
     heaviest = counted.groupBy(HASH).agg(F.sum("count").alias("n")).orderBy(F.desc("n"), HASH).limit(HEAVY_KEYS)
-    seen = Seen([row[1] for row in windows], [row[2] / workers_of(query) for row in windows]) if windows else None
+    seen = WindowKeys([row[1] for row in windows], [row[2] / workers_of(query) for row in windows]) if windows else None
     return seen, tuple((row[0], row[1]) for row in heaviest.collect())
 
 

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
-from anabranch._worker_gc import keep_what_is_loaded
+from anabranch._worker_gc import freeze_loaded_objects
 from anabranch.control.allowance import share_in_time
 from anabranch.errors import OperatorError, StateError
 from anabranch.io.blocks import micros_of, one_batch, unpack
@@ -185,7 +185,7 @@ class _Worker:
         measured.groups = len(mine)
         measured.rebuilt, measured.rebuilt_why = self.groups.rebuilt.total(), dict(self.groups.rebuilt)
         yield self._report({**report, "marks": marks if self.number == 0 else [], "measured": vars(measured)})
-        keep_what_is_loaded()
+        freeze_loaded_objects()
 
     # --- input ------------------------------------------------------------------------------------------------------
 

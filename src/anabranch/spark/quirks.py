@@ -47,7 +47,7 @@ def disk_error(failed: BaseException, checkpoint: str) -> StateError | None:
 
 
 @contextmanager
-def starting(checkpoint: str) -> Iterator[None]:
+def disk_errors_translated(checkpoint: str) -> Iterator[None]:
     """Around the start of Spark's query, which writes to the checkpoint too."""
     try:
         yield

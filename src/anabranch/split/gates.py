@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from anabranch.io.blocks import micros_of
-from anabranch.keys.census import Placed
+from anabranch.keys.census import KeyCensus
 from anabranch.windows.ids import Stretch
 
 
@@ -22,9 +22,9 @@ class Census:
     late: int = 0
     bad: int = 0
     max_t: int | None = None
-    placed: Placed = field(default_factory=Placed)
+    placed: KeyCensus = field(default_factory=KeyCensus)
 
-    def see(self, max_t: Any) -> None:
+    def saw(self, max_t: Any) -> None:
         if max_t is not None:
             self.max_t = int(max_t) if self.max_t is None else max(self.max_t, int(max_t))
 
@@ -55,7 +55,7 @@ class RowGate(Gate):
             latest = pc.max(times).as_py()
         census.rows += window.num_rows
         census.bad += times.null_count
-        census.see(latest)
+        census.saw(latest)
         if self.late_before is None:
             return window.filter(times.is_valid()) if times.null_count else window
         on_time = pc.greater_equal(times, self.late_before)
@@ -87,7 +87,7 @@ class PaneGate(Gate):
     def __call__(self, window: pa.RecordBatch, census: Census) -> pa.RecordBatch:
         rows = pc.sum(window.column(self.rows)).as_py() or 0
         census.rows += rows
-        census.see(pc.max(window.column(self.max_t)).as_py())
+        census.saw(pc.max(window.column(self.max_t)).as_py())
         panes = window.column(self.pane)
         if panes.null_count:
             outside = window.filter(panes.is_null())
@@ -99,7 +99,7 @@ class PaneGate(Gate):
 
 
 @dataclass(frozen=True)
-class PlacedGate(PaneGate):
+class CountingPaneGate(PaneGate):
     """Panes that were evaluated where a partitioner had placed their tuples: counts what is where.
 
     The column `part` says which worker evaluated a pane, modulo `workers`; `hashed` is the hash of its key, and is

@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from anabranch.io.blocks import micros_of
-from anabranch.keys.census import Placed
+from anabranch.keys.census import KeyCensus
 from anabranch.keys.hashing import hash_keys
 from anabranch.keys.partitioner import HeavyKeys, Partitioner
 from anabranch.keys.policy import Partitioning
@@ -58,12 +58,12 @@ class KeyRoute(Route):
     """tell what was placed: where no later stage can count"""
     part: int | None = None
     """the splitter; None: not begun"""
-    placed: Placed = field(default_factory=Placed, repr=False, compare=False)
+    key_census: KeyCensus = field(default_factory=KeyCensus, repr=False, compare=False)
     state: dict[int, Partitioner] = field(default_factory=dict, repr=False, compare=False)
     """the partitioner, by the number of workers"""
 
     def begun(self, part: int) -> Route:
-        return replace(self, part=part, state={}, placed=Placed())
+        return replace(self, part=part, state={}, key_census=KeyCensus())
 
     def __call__(self, window: pa.RecordBatch, groups: int) -> tuple[NDArray[Any], None, pa.RecordBatch]:
         if groups not in self.state:
@@ -95,7 +95,7 @@ class KeyRoute(Route):
         begins = np.flatnonzero(np.append(True, np.diff(mixed[order]) != 0))
         tuples = np.diff(np.append(begins, len(order)))
         some = order[begins]
-        self.placed.add(windows[some], workers[some].astype(np.int64), hashes[some], tuples)
+        self.key_census.add(windows[some], workers[some].astype(np.int64), hashes[some], tuples)
 
     def ended(self, census: Census) -> None:
-        census.placed.pieces += self.placed.pieces
+        census.placed.pieces += self.key_census.pieces

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from pyspark import TaskContext
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
-from anabranch._worker_gc import keep_what_is_loaded
+from anabranch._worker_gc import freeze_loaded_objects
 from anabranch.errors import OperatorError
 from anabranch.io.blocks import pack_in_parts
 from anabranch.spark.arrow import arrow_schema
@@ -108,7 +108,7 @@ class Splitter:
         route.ended(census)
         if self.marked:
             yield self._marks(part, census, measures)
-        keep_what_is_loaded()
+        freeze_loaded_objects()
 
     def _split(
         self, window: pa.RecordBatch, route: Route, measures: _Measures

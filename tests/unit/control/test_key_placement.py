@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.control.base import HEAVY, KeyPlacement
-from anabranch.keys.census import HEAVY_KEYS, MOST_WINDOWS, Placed, heaviest_of, loads_by_window
+from anabranch.keys.census import HEAVY_KEYS, MOST_WINDOWS, KeyCensus, heaviest_of, loads_by_window
 from anabranch.keys.hashing import hash_keys
 from anabranch.keys.metrics import loads_of
 from anabranch.keys.partitioner import HeavyKeys, Partitioner
 from anabranch.keys.policy import PAPER, Partitioning
 from anabranch.observe.progress import EpochProgress, OperatorProgress, PartitionMeasure
-from anabranch.split.gates import Census, OpenGate, PlacedGate
+from anabranch.split.gates import Census, CountingPaneGate, OpenGate
 from anabranch.split.key_routes import KeyRoute
 from anabranch.split.readers import RowReader
 from anabranch.split.splitter import MARK, Splitter
@@ -91,7 +91,7 @@ def test_what_a_splitter_tells_is_what_it_did(rows: list[tuple[str, int]], polic
 
 
 def test_a_gate_counts_the_panes_that_pass_it() -> None:
-    gate = PlacedGate("pane", "rows", "timed", "max_t", "part", "hash", 2, Stretch(3))
+    gate = CountingPaneGate("pane", "rows", "timed", "max_t", "part", "hash", 2, Stretch(3))
     #   worker = part modulo 2; the window of three panes: -1 for panes -3..-1, 0 for 0..2
     panes = pa.RecordBatch.from_pydict(
         {
@@ -114,7 +114,7 @@ def test_a_gate_counts_the_panes_that_pass_it() -> None:
 
 
 def test_only_the_latest_windows_and_the_heaviest_keys_are_told() -> None:
-    placed = Placed()
+    placed = KeyCensus()
     n = 5_000
     placed.add(np.arange(n) % 40, np.zeros(n, np.int64), np.arange(n), np.arange(n))
     told = placed.as_json()

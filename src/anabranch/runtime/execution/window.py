@@ -42,7 +42,7 @@ from anabranch.runtime.stages import REPORTS, WORKER, Decided, Feed, Writer, gro
 from anabranch.runtime.worker import EpochTask
 from anabranch.spark.arrow import arrow_schema, map_in_arrow
 from anabranch.spark.columns import changing, floordiv, quoted, up_to
-from anabranch.split.gates import PaneGate, PlacedGate
+from anabranch.split.gates import CountingPaneGate, PaneGate
 from anabranch.split.readers import RowReader
 from anabranch.split.routes import ColumnRoute
 from anabranch.split.splitter import PACKED_SCHEMA, Splitter
@@ -123,7 +123,7 @@ class WindowJob:
             assert self._stretch is not None
             # An epoch that was planned before a policy was asked for, and runs again, has none in its plan.
             policy = decided.partitioning or Partitioning("cam")
-            gate = PlacedGate(PANE, ROWS, _TIMED, _MAX_T, PART, _HASH, self.workers, self._stretch)
+            gate = CountingPaneGate(PANE, ROWS, _TIMED, _MAX_T, PART, _HASH, self.workers, self._stretch)
             placed = self.placing.placed(rows, policy, decided.heavy, reorder=feed.order_may_change)
             counted = self.placing.evaluated(placed, feed.watermark)
         splitter = Splitter(
