@@ -61,7 +61,7 @@ def test_every_task_begins_anew() -> None:
     rows = block(["a", "a", "a"], [0, 0, 0])
     first, second = plan.begun(0), plan.begun(0)
     assert first(rows, 2)[0].tolist() == second(rows, 2)[0].tolist()
-    assert not plan.state and not plan.placed.pieces
+    assert not plan.state and not plan.key_census.pieces
 
 
 @given(
