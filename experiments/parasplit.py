@@ -27,7 +27,10 @@ from anabranch.io.blocks import pack, unpack
 from anabranch.observe.progress import SplitterMeasure, WorkerMeasure
 from anabranch.runtime.worker import merge_by_time
 from anabranch.split.cost import SplitCosts
-from anabranch.split.splitter import ALL, MARK, BlockReader, FunctionRoute, RowGate, Splitter
+from anabranch.split.gates import RowGate
+from anabranch.split.readers import BlockReader
+from anabranch.split.routes import FunctionRoute
+from anabranch.split.splitter import ALL_GROUPS, MARK, Splitter
 
 # --- window routers as processes ------------------------------------------------------------------------------------
 
@@ -201,7 +204,7 @@ def _split(packed: Sequence[bytes], number: int, q: int) -> tuple[SplitterMeasur
             if group == MARK:
                 mark = json.loads(block.as_buffer().to_pybytes()) if worker == 0 else mark
             else:
-                assert group in (ALL, worker)
+                assert group in (ALL_GROUPS, worker)
                 pieces.append((worker, block.as_buffer()))
     known = {
         name: mark[name] for name in ("rows", "windows", "bytes_in", "bytes_out", "routed", "broadcast", "omitted")

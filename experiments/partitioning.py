@@ -44,11 +44,13 @@ from anabranch.bench.workloads import Workload, shared_data, workload
 from anabranch.keys.hashing import hash_keys
 from anabranch.keys.policy import Partitioning
 from anabranch.local.session import local_session
-from anabranch.operators.batch_windows import FIRST, LAST, PANE, ROWS, SPEC
+from anabranch.names import FIRST, LAST, PANE, ROWS, SPEC, input_name, key_name, state_name
+from anabranch.operators.pane_runs import WindowSettings
 from anabranch.operators.partial_windows import Aggregation, PartialEvaluation, WholeEvaluation
-from anabranch.operators.time_windows import WindowSettings
+from anabranch.split.gates import OpenGate
 from anabranch.split.key_routes import KeyRoute
-from anabranch.split.splitter import OpenGate, RowReader, Splitter
+from anabranch.split.readers import RowReader
+from anabranch.split.splitter import Splitter
 from anabranch.windows import Panes, Window
 from anabranch.windows.ids import Stretch
 
@@ -180,16 +182,16 @@ class Stages:
     def __init__(self, work: Task, rows: pa.Table) -> None:
         t = rows["t"].to_numpy()
         size = int(t[-1] - t[0]) + 1
-        self.keys = tuple(f"__ab_k{i}" for i in range(len(work.rows.keys)))
+        self.keys = tuple(key_name(i) for i in range(len(work.rows.keys)))
         every = list(work.aggregates.values())
-        inputs = tuple(tuple(f"__ab_i{i}_{j}" for j in range(len(a.columns))) for i, a in enumerate(every))
+        inputs = tuple(tuple(input_name(i, j) for j in range(len(a.columns))) for i, a in enumerate(every))
         columns = {plain: rows[key] for plain, key in zip(self.keys, work.rows.keys, strict=True)}
         columns["__t"] = rows["t"]
         for names, each in zip(inputs, every, strict=True):
             columns |= {name: rows[column] for name, column in zip(names, each.columns, strict=True)}
         self.rows = pa.table(columns)
         self.stretch = Stretch(size, int(t[0]))
-        states = [(f"__ab_s{i}", STATE) for i in range(len(every))]
+        states = [(state_name(i), STATE) for i in range(len(every))]
         fields = [(key, self.rows.schema.field(key).type) for key in self.keys]
         schema = pa.schema([*fields, (PANE, pa.int64()), (ROWS, pa.int64()), *states])
         evaluate = tuple(Evaluate(a.init, a.incr, STATE) for a in every)

@@ -45,9 +45,9 @@ from rich.console import Console
 from rich.table import Table
 
 import anabranch as ab
-from anabranch.cli.live_view import size
+from anabranch.text import size
 from anabranch.io.blocks import schema_of, write_blocks
-from anabranch.io.sinks.base import Published, Sink
+from anabranch.io.sinks import Published, Sink
 from anabranch.local.session import local_session
 from anabranch.runtime.runner import FORGET_EVERY, KEPT_EPOCHS
 from anabranch.runtime.start import SNAPSHOT_EVERY

@@ -33,8 +33,8 @@ from anabranch.api.processing import Processed, Split
 from anabranch.api.stream import Stream, block_stream, sliding, stream
 from anabranch.api.windowed import Aggregation, Windowed
 from anabranch.errors import AnabranchError
-from anabranch.io.replay.source import replay
-from anabranch.io.sinks.base import CallSink, DeltaSink, FileSink, MemorySink, NoopSink, Sink
+from anabranch.io.replay import replay
+from anabranch.io.sinks import CallSink, DeltaSink, FileSink, MemorySink, NoopSink, Sink
 from anabranch.observe.listeners import JsonLines, Listener
 from anabranch.observe.progress import EpochProgress
 from anabranch.observe.prometheus import Prometheus

@@ -7,7 +7,7 @@ import gc
 
 
 @functools.cache
-def keep_what_is_loaded() -> None:
+def freeze_loaded_objects() -> None:
     """Take all that is loaded by now out of the garbage collector's sight; the first call counts.
 
     Spark's worker collects all garbage after every task. With numba, Arrow and pandas loaded that goes over a million

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
+import numpy as np
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -60,3 +61,14 @@ def own_folder() -> Path | None:
     if not stat.S_ISDIR(found.st_mode) or (hasattr(os, "getuid") and found.st_uid != os.getuid()):
         return None
     return folder if not found.st_mode & 0o077 else None
+
+
+def splitmix64(x: Any) -> Any:
+    """The finaliser of splitmix64: mixes the bits of an uint64, or of each in an array."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+mix64 = kernel(nogil=True)(splitmix64)
+"""The same for use in other kernels."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-UNKNOWN = "-"
+NO_VALUE = "-"
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -12,7 +12,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def moment(micros: int | None) -> str:
     """An event time in microseconds as a time in UTC: ``2024-01-31 09:30:05.25Z``; the number if no calendar has it."""
     if micros is None:
-        return UNKNOWN
+        return NO_VALUE
     try:
         time = _EPOCH + timedelta(microseconds=micros)
     except OverflowError:
@@ -43,6 +43,6 @@ def size(number: int) -> str:
     return f"{number} B"
 
 
-def counted(number: int, what: str) -> str:
+def with_noun(number: int, what: str) -> str:
     """A count with its noun: ``1 row``, ``12,000 rows``."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"

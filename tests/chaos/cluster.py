@@ -12,7 +12,7 @@ from types import TracebackType
 import psutil
 import pyspark
 
-from anabranch.local.session import ensure_java
+from anabranch.local.java import ensure_java
 
 HOST = "127.0.0.1"
 PATIENCE = 120

@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 
 import anabranch as ab
 from anabranch.errors import AnabranchError, CheckpointError, StateError
-from anabranch.io.folder import FORMAT, OLDEST
+from anabranch.io.folder import FILE_FORMAT, OLDEST_FORMAT
 from tests.chaos.harness import differences
 from tests.chaos.jobs import record, start
 from tests.conftest import ROOT
@@ -131,12 +131,12 @@ def flipped(path: Path) -> None:
 
 def newer(path: Path) -> None:
     """As a later release would write it."""
-    of_format(FORMAT + 1, path)
+    of_format(FILE_FORMAT + 1, path)
 
 
 def too_old(path: Path) -> None:
     """As a release wrote it whose files nobody reads any more."""
-    of_format(OLDEST - 1, path)
+    of_format(OLDEST_FORMAT - 1, path)
 
 
 def of_format(version: int, path: Path) -> None:
@@ -155,11 +155,11 @@ def lost(path: Path) -> None:
         (f"{STATE}/blocks/*", torn, StateError, "is torn or damaged"),
         (f"{STATE}/blocks/*", lost, StateError, "is missing: without it the state of the query cannot be rebuilt"),
         (f"{STATE}/snapshots/*/*", flipped, StateError, "does not fit its checksum"),
-        (f"{STATE}/snapshots/*/*", newer, CheckpointError, f"has format {FORMAT + 1}"),
-        (f"{LEDGER}/*.done", too_old, CheckpointError, f"the oldest that this release reads is {OLDEST}"),
+        (f"{STATE}/snapshots/*/*", newer, CheckpointError, f"has format {FILE_FORMAT + 1}"),
+        (f"{LEDGER}/*.done", too_old, CheckpointError, f"the oldest that this release reads is {OLDEST_FORMAT}"),
         (f"{LEDGER}/*.plan", lost, StateError, "the ledger has lost epoch"),
         (f"{LEDGER}/*.done", torn, StateError, "is torn or damaged"),
-        (f"{JOB}/checkpoint/query.json", newer, CheckpointError, f"has format {FORMAT + 1}"),
+        (f"{JOB}/checkpoint/query.json", newer, CheckpointError, f"has format {FILE_FORMAT + 1}"),
         (f"{JOB}/checkpoint/query.json", lost, CheckpointError, "has no query.json"),
     ],
     ids=lambda value: getattr(value, "__name__", str(value).rpartition("/")[2]),

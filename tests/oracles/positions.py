@@ -1,6 +1,6 @@
 """Count windows over a stream, row by row: rows wait for the watermark, are counted, and each window is tried in turn.
 
-With a window drop (paper 4) each key decides unit by unit, with the plain `Tally` of `shed.windrop`.
+With a window drop (paper 4) each key decides unit by unit, with the plain `Tally` of `shedding.windrop`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from anabranch.aggregates.folds import spark_order
-from anabranch.shedding.windrop import Tally, coin, says_drop
+from anabranch.aggregates.arrays import spark_order
+from anabranch.shedding.kernels import coin, says_drop
+from anabranch.shedding.windrop import Tally
 from anabranch.windows import Window
 
 

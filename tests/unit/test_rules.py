@@ -38,6 +38,8 @@ def _violations_of(node: ast.AST, module: str) -> Iterator[str]:
             module not in DECIDES_TYPES
         ):
             yield "`spark.arrow` decides in which types rows travel: use its map_in_arrow, arrow_schema or arrow_type"
+        case ast.Constant(str(text)) if "__ab_" in text and module != "names":
+            yield "`anabranch.names` has the names of our own columns"
         case ast.Import(names) | ast.ImportFrom(names=names):
             origin = getattr(node, "module", None) or ""
             parts = {part for alias in names for part in f"{origin}.{alias.name}".split(".")}
@@ -68,6 +70,8 @@ def test_source_keeps_the_rules(path: Path) -> None:
         "from pyspark import cloudpickle",
         "df.mapInArrow(f, 'n bigint')",
         "to_arrow_schema(df.schema, timezone='UTC')",
+        "F.col('__ab_pane')",
+        "name = f'__ab_k{number}'",
     ],
 )
 def test_checker_sees(source: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anabranch.text import amount, clock, counted, moment, size
+from anabranch.text import amount, clock, moment, size, with_noun
 
 
 def test_amounts_have_three_digits() -> None:
@@ -23,4 +23,4 @@ def test_event_times_are_times_in_utc() -> None:
 
 
 def test_counts_have_their_noun() -> None:
-    assert [counted(n, "row") for n in (0, 1, 1_200)] == ["0 rows", "1 row", "1,200 rows"]
+    assert [with_noun(n, "row") for n in (0, 1, 1_200)] == ["0 rows", "1 row", "1,200 rows"]

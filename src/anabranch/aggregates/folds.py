@@ -25,6 +25,16 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from anabranch.aggregates import kernels
+from anabranch.aggregates.arrays import (
+    canonical,
+    flat_lists,
+    is_valid,
+    micros_of_times,
+    numbers_of,
+    order_keys,
+    spark_order,
+    take,
+)
 from anabranch.aggregates.kernels import Ints
 from anabranch.aggregates.objects import fold_objects
 from anabranch.errors import ArithmeticOverflowError
@@ -69,10 +79,10 @@ class Sum(Fold):
     invertible = True
 
     def __call__(self, states: pa.Array, runs: Runs) -> pa.Array:
-        valid = _valid(states)
+        valid = is_valid(states)
         if pa.types.is_decimal(states.type):
             return self._decimals(states, runs, valid)
-        values = _numpy(states)
+        values = numbers_of(states)
         if pa.types.is_floating(states.type):
             sums = kernels.two_stacks(kernels.SUM, values.astype(np.float64)[:, None], runs.lo, runs.hi)[:, 0]
         else:
@@ -127,9 +137,9 @@ class Extreme(Fold):
     greatest: bool
 
     def __call__(self, states: pa.Array, runs: Runs) -> pa.Array:
-        order = _order_keys(states)
-        winners = kernels.least(~order if self.greatest else order, _valid(states), runs.lo, runs.hi)
-        return _take(states, winners)
+        order = order_keys(states)
+        winners = kernels.least(~order if self.greatest else order, is_valid(states), runs.lo, runs.hi)
+        return take(states, winners)
 
 
 @dataclass(frozen=True)
@@ -146,27 +156,27 @@ class Edge(Fold):
         return _settled(states, pieces, lambda found: pick(found, key=spark_order), None)
 
     def __call__(self, states: pa.Array, runs: Runs) -> pa.Array:
-        valid = _valid(states)
+        valid = is_valid(states)
         at = np.flatnonzero(valid)
-        times = _micros(states.field(0))[at]
+        times = micros_of_times(states.field(0))[at]
         if _share_a_time(at, times, times, runs):
             order = np.zeros(len(states), np.int64)
             order[at] = _ranks(states.take(pa.array(at)))
-            return _take(states, kernels.least(~order if self.last else order, valid, runs.lo, runs.hi))
+            return take(states, kernels.least(~order if self.last else order, valid, runs.lo, runs.hi))
         if self.last:
             place = np.searchsorted(at, runs.hi) - 1
             found = np.where(place >= 0, at[np.maximum(place, 0)] if len(at) else -1, -1)
-            return _take(states, np.where(found >= runs.lo, found, -1))
+            return take(states, np.where(found >= runs.lo, found, -1))
         place = np.searchsorted(at, runs.lo)
         found = np.append(at, np.iinfo(np.int64).max)[place]
-        return _take(states, np.where(found < runs.hi, found, -1))
+        return take(states, np.where(found < runs.hi, found, -1))
 
 
 class Moments(Fold):
     """(count, mean, sum of squared deviations) as a struct of three doubles, by Chan's formula."""
 
     def __call__(self, states: pa.Array, runs: Runs) -> pa.Array:
-        fields = [_numpy(states.field(i)).astype(np.float64) for i in range(3)]
+        fields = [numbers_of(states.field(i)).astype(np.float64) for i in range(3)]
         folded = kernels.two_stacks(kernels.MOMENTS, np.stack(fields, axis=1), runs.lo, runs.hi)
         return pa.StructArray.from_arrays([pa.array(folded[:, i]) for i in range(3)], fields=list(states.type))
 
@@ -177,8 +187,8 @@ class DistinctCount(Fold):
     invertible = True
 
     def __call__(self, states: pa.Array, runs: Runs) -> pa.Array:
-        starts, values = _lists(states)
-        encoded = _canonical(values).dictionary_encode()
+        starts, values = flat_lists(states)
+        encoded = canonical(values).dictionary_encode()
         codes = encoded.indices.to_numpy().astype(np.int64)
         return pa.array(kernels.distinct(starts, codes, len(encoded.dictionary), runs.lo, runs.hi))
 
@@ -191,9 +201,9 @@ class MostFrequent(Fold):
     invertible = True
 
     def __call__(self, states: pa.Array, runs: Runs) -> pa.Array:
-        starts, entries = _lists(states)
+        starts, entries = flat_lists(states)
         values, counts = entries.field(0), entries.field(1).to_numpy().astype(np.int64)
-        encoded = _canonical(values).dictionary_encode()
+        encoded = canonical(values).dictionary_encode()
         # Codes in the order of the values, so that ties are broken by value and not by who came first.
         by_value = pc.sort_indices(encoded.dictionary).to_numpy()
         rank = np.empty(len(by_value), np.int64)
@@ -216,11 +226,11 @@ class Concatenate(Fold):
         return _settled(states, pieces, _in_order, [])
 
     def __call__(self, states: pa.Array, runs: Runs) -> pa.Array:
-        starts, values = _lists(states)
+        starts, values = flat_lists(states)
         begin, lengths = starts[runs.lo], starts[runs.hi] - starts[runs.lo]
         ends = np.cumsum(lengths)
         index = np.repeat(begin - (ends - lengths), lengths) + np.arange(ends[-1] if len(ends) else 0)
-        at, times = np.flatnonzero(np.diff(starts)), _micros(values.field(0))
+        at, times = np.flatnonzero(np.diff(starts)), micros_of_times(values.field(0))
         if _share_a_time(at, times[starts[at]], times[starts[at + 1] - 1], runs):
             index = index[np.lexsort((_ranks(values)[index], np.repeat(np.arange(len(lengths)), lengths)))]
         offsets = pa.array(np.concatenate(([0], ends)), pa.int32())
@@ -280,7 +290,7 @@ class UserFold(Fold):
         return _settled(states, pieces, _in_order, [])
 
     def __call__(self, states: pa.Array, runs: Runs) -> pa.Array:
-        starts, rows = _lists(states)
+        starts, rows = flat_lists(states)
         # The first field is the time the rows were sorted by; the others are the aggregate's inputs.
         columns = [rows.field(i).to_pylist() for i in range(1, rows.type.num_fields)]
         values = list(zip(*columns, strict=True)) if columns else [()] * len(rows)
@@ -321,45 +331,6 @@ def _decimal_array(values: list[Decimal | None], kind: pa.DataType, what: str) -
         ) from error
 
 
-def _valid(array: pa.Array) -> NDArray[np.bool_]:
-    valid: NDArray[np.bool_] = array.is_valid().to_numpy(zero_copy_only=False)
-    return valid
-
-
-def _numpy(array: pa.Array) -> NDArray[Any]:
-    """Numbers with nulls as zero, which is the empty state of a sum."""
-    filled = array.fill_null(0) if array.null_count else array
-    numbers: NDArray[Any] = filled.to_numpy(zero_copy_only=False)
-    return numbers
-
-
-def _lists(array: pa.Array) -> tuple[Ints, pa.Array]:
-    """Where each list starts among the flat values (one more at the end), and the flat values."""
-    lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy().astype(np.int64)
-    return np.concatenate(([0], np.cumsum(lengths))), array.flatten()
-
-
-def _canonical(values: pa.Array) -> pa.Array:
-    """Values that Spark takes for equal as the same bits: -0.0 as 0.0, and one NaN for all."""
-    if not pa.types.is_floating(values.type):
-        return values
-    numbers = values.to_numpy(zero_copy_only=False)
-    return pa.array(np.where(np.isnan(numbers), np.nan, numbers + 0.0), type=values.type, from_pandas=False)
-
-
-def spark_order(value: Any) -> Any:
-    """A key that sorts Python values as Spark sorts them: null first, NaN last, structs and arrays part by part."""
-    if value is None:
-        return (0,)
-    if isinstance(value, dict):
-        return (1, *(spark_order(part) for part in value.values()))
-    if isinstance(value, list):
-        return (1, *(spark_order(part) for part in value))
-    if isinstance(value, float) and value != value:
-        return (2,)
-    return (1, value)
-
-
 def _in_order(lists: list[list[Any]]) -> list[Any]:
     return sorted((row for each in lists for row in each), key=spark_order)
 
@@ -379,11 +350,6 @@ def _settled(states: pa.Array, pieces: Runs, gather: Callable[[list[Any]], Any],
     return both.take(pa.array(order))
 
 
-def _take(states: pa.Array, index: Ints) -> pa.Array:
-    """The states at those places; null where the place is -1."""
-    return states.take(pa.array(index, mask=index < 0))
-
-
 def _share_a_time(at: Ints, first: Ints, last: Ints, runs: Runs) -> bool:
     """Whether in some run a pane begins with the time that the one before it ends with.
 
@@ -401,25 +367,5 @@ def _ranks(states: pa.Array) -> Ints:
     """The places of (time, value) in Spark's order: by time, and then by value, null first."""
     times, values = states.field(0), states.field(1)
     ranks = np.empty(len(states), np.int64)
-    ranks[np.lexsort((_order_keys(values), _valid(values), _micros(times)))] = np.arange(len(states))
-    return ranks
-
-
-def _micros(times: pa.Array) -> Ints:
-    return _numpy(times.cast(pa.int64())).astype(np.int64)
-
-
-def _order_keys(states: pa.Array) -> Ints:
-    """Integers in the order of the states."""
-    kind = states.type
-    if pa.types.is_floating(kind):
-        values = _numpy(states).astype(np.float64)
-        # + 0.0 turns -0.0 into 0.0, and one NaN stands for all. IEEE bits of positive numbers grow with the number,
-        # those of negative ones fall: turn them round.
-        bits = np.where(np.isnan(values), np.nan, values + 0.0).view(np.int64)
-        keys: Ints = np.where(bits < 0, np.bitwise_xor(bits, np.iinfo(np.int64).max), bits)
-        return keys
-    if pa.types.is_integer(kind):
-        return _numpy(states).astype(np.int64)
-    ranks: Ints = pc.rank(states, tiebreaker="dense").to_numpy().astype(np.int64)
+    ranks[np.lexsort((order_keys(values), is_valid(values), micros_of_times(times)))] = np.arange(len(states))
     return ranks

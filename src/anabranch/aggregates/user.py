@@ -15,6 +15,7 @@ from anabranch.calls import called_as
 from anabranch.errors import ColumnTypeError, InvalidArgumentError
 from anabranch.spark.arrow import arrow_type
 from anabranch.spark.columns import can_be_sorted
+from anabranch.spark.quirks import SPARK_ERRORS
 
 
 @called_as('ab.user_aggregate("fare", init=list, incr=..., final=..., returns="double")')
@@ -81,9 +82,11 @@ def user_aggregate(
 def _parse(what: str, kind: str | DataType) -> DataType:
     if isinstance(kind, DataType):
         return kind
+    wrong = f"{what}={kind!r} is not a Spark type"
+    hint = 'write for example "double" or "array<bigint>"'
+    if not isinstance(kind, str):
+        raise InvalidArgumentError(wrong, hint=hint)
     try:
         return DataType.fromDDL(kind)
-    except Exception as error:
-        raise InvalidArgumentError(
-            f"{what}={kind!r} is not a Spark type", hint='write for example "double" or "array<bigint>"'
-        ) from error
+    except SPARK_ERRORS as error:
+        raise InvalidArgumentError(wrong, hint=hint) from error

@@ -28,6 +28,7 @@ from anabranch.api.windowed import Windowed
 from anabranch.calls import called_as
 from anabranch.errors import ColumnTypeError, InvalidArgumentError, StreamingError
 from anabranch.keys.hashing import unhashable
+from anabranch.names import EVENT
 from anabranch.plan import join as plan
 from anabranch.query.describe import explain_operator, explain_routing
 from anabranch.query.join import Join, JoinPredicate, JoinTuning
@@ -35,7 +36,7 @@ from anabranch.query.nodes import ONLY, Input, JoinNode, Node
 from anabranch.query.origins import Output, Part
 from anabranch.query.windowed import analysed
 from anabranch.spark.column_names import column_name
-from anabranch.spark.columns import EVENT, MICROS, TimeColumn, TimeKind, quoted
+from anabranch.spark.columns import MICROS, TimeColumn, TimeKind, quoted
 from anabranch.windows import Duration, describe, micros
 
 JOIN_TIME = "join_time"

@@ -33,6 +33,7 @@ from anabranch.errors import InvalidArgumentError
 from anabranch.keys.hashing import key_hash
 from anabranch.keys.metrics import WindowLoads
 from anabranch.keys.policy import COUNTING_KEYS, PAPER, WITH_CHOICES, Partitioning, key_partition
+from anabranch.names import HASH, OWN_WINDOW, WORKER, key_name
 from anabranch.plan.partitioned import Assign
 from anabranch.query.windowed import resolve
 from anabranch.spark.arrow import arrow_schema, map_in_arrow
@@ -45,7 +46,6 @@ from anabranch.windows import Duration, Window
 from anabranch.windows.ids import Stretch, pane_of
 
 _TICKS: dict[TimeUnit, int] = {"s": MICROS, "ms": 1_000, "us": 1}
-_HASH, _WORKER, _WINDOW = "__ab_hash", "__ab_worker", "__ab_window"
 
 _METRICS = StructType(
     [
@@ -91,8 +91,8 @@ def partition_by(
         timed = _timed(source, time, window, time_unit)
         number = F.lit(0).cast("bigint") if timed is None else timed.number
         assigned = _assigned(source, keys, partitioning, workers, number, splitters)
-        exchanged = assigned.repartitionById(workers, _WORKER)
-        return exchanged.drop(_WORKER) if worker is None else exchanged.withColumnRenamed(_WORKER, worker)
+        exchanged = assigned.repartitionById(workers, WORKER)
+        return exchanged.drop(WORKER) if worker is None else exchanged.withColumnRenamed(WORKER, worker)
 
     return transform
 
@@ -207,12 +207,12 @@ def _assigned(
     """The rows with their worker; `window` is the number of the window that counts."""
     rows = source if splitters is None else source.coalesce(splitters)
     hashed = key_hash([resolve(source, key) for key in keys])
-    rows = rows.withColumns({_HASH: hashed, _WINDOW: window})
+    rows = rows.withColumns({HASH: hashed, OWN_WINDOW: window})
     if not partitioning.by_key_alone and order_may_change(rows):
-        rows = in_fixed_order(rows, _WINDOW)
-    route = KeyRoute(partitioning, hashed=_HASH, time=_WINDOW, stretch=Stretch(1))
+        rows = in_fixed_order(rows, OWN_WINDOW)
+    route = KeyRoute(partitioning, hashed=HASH, time=OWN_WINDOW, stretch=Stretch(1))
     fields = [StructField(field.name, field.dataType) for field in source.schema]
-    schema = StructType([*fields, StructField(_WORKER, IntegerType())])
+    schema = StructType([*fields, StructField(WORKER, IntegerType())])
     check_local_python(source.sparkSession)
     return map_in_arrow(rows, Assign(route, workers, tuple(schema.names)), schema)
 
@@ -225,14 +225,14 @@ def _report(
     timed: _Timed | None,
     splitters: int | None,
 ) -> DataFrame:
-    plain = [f"__ab_k{i}" for i in range(len(keys))]
+    plain = [key_name(i) for i in range(len(keys))]
     named = [resolve(source, key).alias(name) for key, name in zip(keys, plain, strict=True)]
     window = F.lit(0).cast("bigint") if timed is None else timed.number
     narrow = source.select(window.alias("window"), *named)
     placed = _assigned(narrow, plain, partitioning, workers, F.col("window"), splitters)
-    pairs = placed.groupBy("window", _WORKER, *plain).agg(F.count(F.lit(1)).alias("n"))
-    loads = pairs.groupBy("window", _WORKER).agg(F.sum("n").alias("tuples"), F.count(F.lit(1)).alias("keys"))
-    per_window = loads.groupBy("window").agg(F.collect_list(F.struct(quoted(_WORKER), "tuples", "keys")).alias("loads"))
+    pairs = placed.groupBy("window", WORKER, *plain).agg(F.count(F.lit(1)).alias("n"))
+    loads = pairs.groupBy("window", WORKER).agg(F.sum("n").alias("tuples"), F.count(F.lit(1)).alias("keys"))
+    per_window = loads.groupBy("window").agg(F.collect_list(F.struct(quoted(WORKER), "tuples", "keys")).alias("loads"))
     distinct = narrow.distinct().groupBy("window").agg(F.count(F.lit(1)).alias("distinct"))
     joined = per_window.join(distinct, per_window["window"].eqNullSafe(distinct["window"])).select(
         per_window["window"], "loads", "distinct"
@@ -256,7 +256,7 @@ class _Metrics:
             for row in batch.to_pylist():
                 tuples, keys = [0] * self.workers, [0] * self.workers
                 for load in row["loads"]:
-                    tuples[load[_WORKER]], keys[load[_WORKER]] = load["tuples"], load["keys"]
+                    tuples[load[WORKER]], keys[load[WORKER]] = load["tuples"], load["keys"]
                 found = WindowLoads(tuple(tuples), tuple(keys), row["distinct"]).metrics().as_json()
                 rows.append({"policy": self.label, "window": row["window"], **found})
             if rows:

@@ -28,6 +28,7 @@ from anabranch.calls import called_as
 from anabranch.errors import ColumnTypeError, InvalidArgumentError, StreamingError
 from anabranch.keys.hashing import unhashable
 from anabranch.keys.policy import KeyPartition
+from anabranch.names import EVENT
 from anabranch.operators.protocol import Operator, OperatorFactory
 from anabranch.plan.tree import fan_in_of
 from anabranch.query.describe import explain_operator, explain_routing
@@ -35,8 +36,8 @@ from anabranch.query.nodes import ONLY, CombineNode, Input, Node, ProcessNode, R
 from anabranch.query.origins import Output, Part
 from anabranch.query.windowed import analysed
 from anabranch.spark.column_names import column_name
-from anabranch.spark.columns import EVENT, TimeColumn, TimeKind, check_unit
-from anabranch.split.splitter import BroadcastFunction, RouteFunction
+from anabranch.spark.columns import TimeColumn, TimeKind, check_unit
+from anabranch.split.routes import BroadcastFunction, RouteFunction
 from anabranch.windows import Duration, micros
 from anabranch.windows.ids import Stretch
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StructType
 
-from anabranch.spark.columns import EVENT
+from anabranch.names import EVENT
 from anabranch.windows import describe
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from anabranch.calls import called_as
 from anabranch.query.nodes import Node
 
 if TYPE_CHECKING:
-    from anabranch.io.sinks.base import Sink
+    from anabranch.io.sinks import Sink
     from anabranch.query.deliveries import Delivery
     from anabranch.runtime.handle import EpochQuery
 

@@ -26,11 +26,12 @@ from anabranch.errors import ColumnTypeError, InvalidArgumentError, InvalidWindo
 from anabranch.io.blocks import Packed
 from anabranch.io.frames import unpacked
 from anabranch.keys.policy import key_partition
+from anabranch.names import EVENT
 from anabranch.query.origins import Part, Source, Step
 from anabranch.query.strategy import Kind
 from anabranch.query.windowed import analysed, resolve
 from anabranch.spark.column_names import column_name, same_name
-from anabranch.spark.columns import EVENT, MICROS, TimeColumn, TimeKind, TimeUnit, quoted, timed
+from anabranch.spark.columns import MICROS, TimeColumn, TimeKind, TimeUnit, quoted, timed
 from anabranch.windows import Duration, Panes, Window, describe, micros
 from anabranch.windows.ids import Stretch
 
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from anabranch.api.windowed import Windowed
     from anabranch.operators.protocol import OperatorFactory
     from anabranch.query.join import JoinPredicate, JoinTuning
-    from anabranch.split.splitter import BroadcastFunction, RouteFunction
+    from anabranch.split.routes import BroadcastFunction, RouteFunction
 
 GROUPS = 60
 """Partition-groups of a keyed operator, unless told: far more than workers, so that they can be moved (paper 2)."""

@@ -19,9 +19,9 @@ from anabranch.api.startable import Startable
 from anabranch.api.stream import Stream
 from anabranch.calls import called_as
 from anabranch.errors import ColumnTypeError, InvalidArgumentError, InvalidWindowError, StreamingError
-from anabranch.keys.policy import AUTO, KeyPartition, key_partition
-from anabranch.operators.numbering import DROPPED, DROPPED_SCHEMA, NUMBERED, POSITION, Numbering
-from anabranch.operators.time_windows import OPEN
+from anabranch.keys.policy import AUTO_PARTITION, KeyPartition, key_partition
+from anabranch.names import EVENT, OPEN, OWN_WINDOW, POSITION, plain_name
+from anabranch.operators.numbering import DROPPED, DROPPED_SCHEMA, NUMBERED, Numbering
 from anabranch.plan import batch as batch_plan
 from anabranch.plan import streaming
 from anabranch.plan.choose import Choice, choose, default_batch, measure
@@ -35,7 +35,7 @@ from anabranch.query.origins import Output, Part
 from anabranch.query.strategy import Kind, Strategy, asked_strategy
 from anabranch.query.windowed import Query, analysed, resolve
 from anabranch.spark.column_names import find_column
-from anabranch.spark.columns import EVENT, TimeColumn, TimeKind, quote, quoted
+from anabranch.spark.columns import TimeColumn, TimeKind, quote, quoted
 from anabranch.windows import Duration, Panes, describe, micros
 
 WINDOW_TIME = "window_time"
@@ -55,7 +55,7 @@ class Windowed:
     panes: Panes
     keys: tuple[str, ...] = ()
     rows_per_key: bool = True
-    partition: KeyPartition = AUTO
+    partition: KeyPartition = AUTO_PARTITION
 
     @called_as('.by("cell"), or .by("cell", partition="cam")')
     def by(
@@ -250,10 +250,10 @@ class Aggregation(Startable):
         except StreamingError as refusal:
             shape = _with_window_time(query.result_like(batch_plan.build), query)
             return Stream(shape, time, (part,), refusal)
-        event = F.window_time("__ab_window")
+        event = F.window_time(OWN_WINDOW)
         columns = [
             *(quoted(k) for k in query.keys),
-            streaming.user_window(query, F.col("__ab_window")).alias(WINDOW),
+            streaming.user_window(query, F.col(OWN_WINDOW)).alias(WINDOW),
         ]
         if query.time.kind is TimeKind.TIMESTAMP:
             times = [event.alias(WINDOW_TIME)]
@@ -333,7 +333,7 @@ def _counted(query: Query, parts: Sequence[Part]) -> WindowNode:
     _check_countable(query)
     fields = [field for field in query.source.schema if field.name != EVENT]
     # Spark hands rows to Python by their columns' names, without quotes: odd names travel as plain ones.
-    plain = {f.name: f"__ab_c{i}" if set(f.name) & set(".`") else f.name for i, f in enumerate(fields)}
+    plain = {f.name: plain_name(i) if set(f.name) & set(".`") else f.name for i, f in enumerate(fields)}
     renamed = [quoted(name).alias(to) for name, to in plain.items()]
     back = [quoted(to).alias(name) for name, to in plain.items()]
     odd = any(name != to for name, to in plain.items())
@@ -358,7 +358,7 @@ def _counted(query: Query, parts: Sequence[Part]) -> WindowNode:
 
 
 def _check_countable(query: Query) -> None:
-    if query.partition != AUTO:
+    if query.partition != AUTO_PARTITION:
         raise InvalidArgumentError(
             "partition=, workers= or splitters= of by(...) for count windows over a stream: to be counted, the rows of "
             "a key must be in one place",

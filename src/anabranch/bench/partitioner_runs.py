@@ -27,7 +27,7 @@ from anabranch.keys.hashing import hash_keys
 from anabranch.keys.metrics import WindowLoads, loads_of
 from anabranch.keys.partitioner import HeavyKeys, Partitioner, table_of
 from anabranch.keys.policy import Partitioning
-from anabranch.keys.selection import Seen
+from anabranch.keys.selection import WindowKeys
 
 SH, FLD = Partitioning("sh"), Partitioning("fld")
 PK_2, PK_5 = Partitioning("pk", 2), Partitioning("pk", 5)
@@ -154,9 +154,9 @@ def heaviest(hashes: Hashes) -> tuple[tuple[int, int], ...]:
     return () if counts is None else heaviest_of([counts])
 
 
-def seen(windows: Sequence[Hashes], workers: int) -> Seen:
+def seen(windows: Sequence[Hashes], workers: int) -> WindowKeys:
     """What `selection.select` wants to know of the windows."""
-    return Seen([len(np.unique(window)) for window in windows], [len(window) / workers for window in windows])
+    return WindowKeys([len(np.unique(window)) for window in windows], [len(window) / workers for window in windows])
 
 
 def best(rows: Sequence[Modelled]) -> Modelled:

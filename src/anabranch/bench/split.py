@@ -47,7 +47,10 @@ from anabranch.local.session import local_session
 from anabranch.observe.progress import SplitterMeasure
 from anabranch.runtime.worker import merge_by_time
 from anabranch.split.cost import SplitCosts, splitters_needed
-from anabranch.split.splitter import ALL, MARK, PACKED_SCHEMA, FunctionRoute, ReferenceReader, RowGate, Splitter
+from anabranch.split.gates import RowGate
+from anabranch.split.readers import ReferenceReader
+from anabranch.split.routes import FunctionRoute
+from anabranch.split.splitter import ALL_GROUPS, MARK, PACKED_SCHEMA, Splitter
 
 Q = 64
 BROADCAST = 0.01
@@ -165,7 +168,7 @@ class _MergeBlocks:
         found.sort(key=lambda block: block[:3])
         blocks: dict[int, list[pa.RecordBatch]] = defaultdict(list)
         for _, _, group, block in found:
-            for each in self.groups[worker] if group == ALL else (group,):
+            for each in self.groups[worker] if group == ALL_GROUPS else (group,):
                 blocks[each].append(block)
         yield _sums({g: merge_by_time(parts, "t") for g, parts in blocks.items()}, marks, self.checked)
 
@@ -186,11 +189,11 @@ class _MergeRows:
         group = table.column("grp").to_numpy()
         ordered = table.drop_columns(["worker", "grp"]).take(np.argsort(group.astype(np.int16), kind="stable"))
         rows = ordered.combine_chunks().to_batches()[0]
-        ends = np.cumsum(np.bincount(group - ALL, minlength=Q - ALL))
+        ends = np.cumsum(np.bincount(group - ALL_GROUPS, minlength=Q - ALL_GROUPS))
         everywhere = rows.slice(0, int(ends[0]))
         merged = {}
         for g in self.groups[worker]:
-            begin, end = int(ends[g - ALL - 1]), int(ends[g - ALL])
+            begin, end = int(ends[g - ALL_GROUPS - 1]), int(ends[g - ALL_GROUPS])
             merged[g] = merge_by_time([rows.slice(begin, end - begin), everywhere], "t")
         yield _sums(merged, [], self.checked)
 
@@ -390,7 +393,7 @@ class _Bench:
         everyone = F.col("kind") == 2
         own = F.pmod("xway", F.lit(self.workers)).cast("int")
         workers = F.when(everyone, F.array(*(F.lit(w) for w in range(self.workers)))).otherwise(F.array(own))
-        group = F.when(everyone, F.lit(ALL)).otherwise(F.col("xway"))
+        group = F.when(everyone, F.lit(ALL_GROUPS)).otherwise(F.col("xway"))
         sent = rows.withColumn("grp", group.cast("int")).withColumn("worker", F.explode(workers))
         merged = sent.repartitionById(self.workers, "worker").mapInArrow(_MergeRows(self.groups, checked), _SUMS)
         before = self.spark.conf.get(_BATCH_SETTING)

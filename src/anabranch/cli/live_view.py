@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from anabranch.observe.progress import EpochProgress, OperatorProgress
-from anabranch.text import UNKNOWN, amount, moment, size
+from anabranch.text import NO_VALUE, amount, moment, size
 
 _BARS = " ▁▂▃▄▅▆▇█"
 _SHOWN_WORKERS = 32
@@ -113,7 +113,7 @@ def plain_line(epoch: EpochProgress) -> str:
         f"seconds {epoch.seconds:.2f}",
         f"input/s {epoch.input_rate:.0f}",
         f"processed/s {epoch.processed_rate:.0f}",
-        f"backlog {UNKNOWN if epoch.backlog is None else epoch.backlog}",
+        f"backlog {NO_VALUE if epoch.backlog is None else epoch.backlog}",
     ]
     if epoch.event_latency is not None:
         parts.append(f"latency {epoch.event_latency:.1f}")
@@ -134,8 +134,8 @@ def epoch_table(epoch: EpochProgress) -> Table:
         f"{epoch.seconds:.2f}",
         amount(epoch.input_rate),
         amount(epoch.processed_rate),
-        UNKNOWN if epoch.backlog is None else amount(epoch.backlog),
-        UNKNOWN if epoch.event_latency is None else f"{epoch.event_latency:.1f} s",
+        NO_VALUE if epoch.backlog is None else amount(epoch.backlog),
+        NO_VALUE if epoch.event_latency is None else f"{epoch.event_latency:.1f} s",
         size(epoch.state_bytes),
     )
     return table
@@ -154,7 +154,7 @@ def operator_table(epoch: EpochProgress) -> Table:
             _alarm(each.bad),
             moment(each.watermark),
             size(each.state_bytes),
-            f"{each.imbalance:.2f}" if each.workers else UNKNOWN,
+            f"{each.imbalance:.2f}" if each.workers else NO_VALUE,
             _loads(epoch, each),
         )
     return table
@@ -167,7 +167,7 @@ def _alarm(rows: int) -> Text:
 def _loads(epoch: EpochProgress, operator: OperatorProgress) -> Text:
     loads = [load for _, load in sorted(epoch.loads(operator.name).items())]
     if not loads:
-        return Text(UNKNOWN)
+        return Text(NO_VALUE)
     more = f" and {len(loads) - _SHOWN_WORKERS} more" if len(loads) > _SHOWN_WORKERS else ""
     return Text.assemble((bars(loads[:_SHOWN_WORKERS]), "cyan"), f"{more} at most {max(loads):.0%}")
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from anabranch.keys.partitioner import HeavyKeys, table_of
 from anabranch.keys.policy import Partitioning
-from anabranch.keys.selection import Seen, select
+from anabranch.keys.selection import WindowKeys, select
 from anabranch.observe.progress import EpochProgress
 
 HEAVY, PLACING = "heavy_keys", "placing"
@@ -65,7 +65,7 @@ class KeyPlacement:
 
     def _policy(self, seen: Sequence[Sequence[float]], current: Mapping[str, Any]) -> dict[str, Any]:
         label = current.get("partition")
-        known = Seen([int(keys) for keys, _ in seen], [tuples for _, tuples in seen]) if seen else None
+        known = WindowKeys([int(keys) for keys, _ in seen], [tuples for _, tuples in seen]) if seen else None
         chosen = select(known, splitters=self.splitters, present=Partitioning.of_label(label) if label else None)
         if chosen.partitioning.label == label:
             return {"partition": label}

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from anabranch.control.base import RECENT_EPOCHS, SLACK, operator_rate
 from anabranch.observe.progress import EpochProgress
-from anabranch.split.cost import LARGEST as MOST_SPLITTERS
+from anabranch.split.cost import MOST_SPLITTERS as MOST_SPLITTERS
 from anabranch.split.cost import SplitCosts
 from anabranch.split.window_size import WindowSearch
 

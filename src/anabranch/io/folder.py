@@ -31,9 +31,9 @@ from pyarrow import fs
 
 from anabranch.errors import CheckpointError, InvalidArgumentError, StateError, cannot_write, cause_of
 
-FORMAT = 2
+FILE_FORMAT = 2
 """1: columns are in the types of the session that wrote them. 2: in those of `io.arrow`."""
-OLDEST = 1
+OLDEST_FORMAT = 1
 """The oldest format that this release still reads."""
 ALIGNMENT = 64
 
@@ -211,7 +211,7 @@ class Opened:
 def _head(header: dict[str, Any]) -> bytes:
     text = json.dumps(header, sort_keys=True).encode()
     text += b" " * (-(_PREFIX.size + len(text)) % ALIGNMENT)
-    fixed = _PREFIX.pack(_MAGIC, FORMAT, len(text), zlib.crc32(text), 0)[:-4]
+    fixed = _PREFIX.pack(_MAGIC, FILE_FORMAT, len(text), zlib.crc32(text), 0)[:-4]
     return fixed + struct.pack("<I", zlib.crc32(fixed)) + text
 
 
@@ -223,15 +223,15 @@ def _open(file: Any, path: str, kind: str, query: str | None) -> Opened:
     magic, version, length, header_crc, prefix_crc = _PREFIX.unpack(prefix)
     if magic != _MAGIC or zlib.crc32(prefix[:-4]) != prefix_crc:
         raise _torn(path, "it does not start as such a file does")
-    if version > FORMAT:
+    if version > FILE_FORMAT:
         raise CheckpointError(
-            f"{path} has format {version}, and this release reads up to {FORMAT}: it would misread the state",
+            f"{path} has format {version}, and this release reads up to {FILE_FORMAT}: it would misread the state",
             hint="run the release that wrote it or a newer one, or use another checkpoint folder",
         )
-    if version < OLDEST:
+    if version < OLDEST_FORMAT:
         raise CheckpointError(
-            f"{path} has format {version}, and the oldest that this release reads is {OLDEST}: it would misread the "
-            "state",
+            f"{path} has format {version}, and the oldest that this release reads is {OLDEST_FORMAT}: it would misread "
+            "the state",
             hint="run a release that reads both formats first, or use another checkpoint folder",
         )
     text = bytes(file.read_at(length, _PREFIX.size)) if size >= _PREFIX.size + length else b""

@@ -23,7 +23,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from anabranch.compiled import kernel
+from anabranch.compiled import kernel, mix64
 
 Hashes = NDArray[np.uint64]
 Ints = NDArray[np.int64]
@@ -42,12 +42,10 @@ _LINEAR_BELOW = 2.5 * REGISTERS
 FULLEST = 0.5
 """of the table of keys: fuller ones are slow to search"""
 
-AHEAD = 16
+TOUCHED_TOGETHER = 16
 """Tuples whose table entries are touched together."""
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
 _NO_KEY = np.uint64(0)
 _ONE = np.uint64(1)
 
@@ -55,10 +53,7 @@ _ONE = np.uint64(1)
 @kernel()
 def _mixed(key: np.uint64, j: int) -> np.uint64:
     """The j-th independent hash of a key hash (the finaliser of splitmix64)."""
-    x = key + np.uint64(j + 1) * _GOLDEN
-    x = (x ^ (x >> np.uint64(30))) * _MIX_1
-    x = (x ^ (x >> np.uint64(27))) * _MIX_2
-    return x ^ (x >> np.uint64(31))
+    return mix64(key + np.uint64(j + 1) * _GOLDEN)  # type: ignore[no-any-return]
 
 
 @kernel()
@@ -220,8 +215,8 @@ def assign_whole(
     chosen, taken = np.empty(choices, np.int64), np.empty(choices, np.int64)
     room = int(FULLEST * len(table))
     seen = _NO_KEY
-    for start in range(begin, len(hashes), AHEAD):
-        end = min(start + AHEAD, len(hashes))
+    for start in range(begin, len(hashes), TOUCHED_TOGETHER):
+        end = min(start + TOUCHED_TOGETHER, len(hashes))
         if used + (end - start) > room:
             return start, used, seen
         seen |= _touched(table, hashes, start, end)
@@ -253,8 +248,8 @@ def assign_spread(
     chosen, taken = np.empty(choices, np.int64), np.empty(choices, np.int64)
     room = int(FULLEST * len(table))
     seen = _NO_KEY
-    for start in range(begin, len(hashes), AHEAD):
-        end = min(start + AHEAD, len(hashes))
+    for start in range(begin, len(hashes), TOUCHED_TOGETHER):
+        end = min(start + TOUCHED_TOGETHER, len(hashes))
         if used + (end - start) > room:
             return start, used, seen
         seen |= _touched(table, hashes, start, end)

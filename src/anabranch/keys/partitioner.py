@@ -25,7 +25,7 @@ from anabranch.keys import kernels
 from anabranch.keys.kernels import REGISTERS, Floats, Hashes, Ints, Workers
 from anabranch.keys.policy import COUNTING_KEYS, Partitioning
 
-MOST_OPEN = 8
+MOST_OPEN_WINDOWS = 8
 """Windows whose counts are kept: rows out of order seldom reach further back."""
 MOST_BYTES = 1 << 30
 """Memory for counts of windows where keys must stay whole."""
@@ -181,7 +181,7 @@ class Partitioner:
         return found
 
     def _full(self) -> bool:
-        return self.nbytes > MOST_BYTES if self._strict else len(self._open) > MOST_OPEN
+        return self.nbytes > MOST_BYTES if self._strict else len(self._open) > MOST_OPEN_WINDOWS
 
     def _new(self, window: int) -> _Counts:
         v = self.workers

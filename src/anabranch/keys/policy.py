@@ -125,7 +125,7 @@ class KeyPartition:
                 raise InvalidArgumentError(f"{name}={value!r}", hint="give a whole number above zero, or leave it out")
 
 
-AUTO = KeyPartition()
+AUTO_PARTITION = KeyPartition()
 
 
 def key_partition(

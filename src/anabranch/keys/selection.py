@@ -18,16 +18,16 @@ from statistics import median
 
 from anabranch.keys.policy import Partitioning
 
-FEW = 0.1
+FEW_KEYS = 0.1
 """Keys are few if there are at most so many per tuple of a worker in a window ("significantly less")."""
-STEADY = 0.25
+STEADY_KEYS = 0.25
 """The number of keys is constant if it varies by at most this share between windows."""
-SLACK = 1.5
+HYSTERESIS = 1.5
 """A choice is changed back only when it is wrong by this factor: so it does not swing."""
 
 
 @dataclass(frozen=True)
-class Seen:
+class WindowKeys:
     """What is known of some windows: keys in each, and tuples per worker in each."""
 
     keys: Sequence[int]
@@ -42,7 +42,7 @@ class Selected:
     why: str
 
 
-def select(seen: Seen | None, *, splitters: int | None, present: Partitioning | None = None) -> Selected:
+def select(seen: WindowKeys | None, *, splitters: int | None, present: Partitioning | None = None) -> Selected:
     """The policy for an aggregate that Spark cannot combine by itself. `splitters` is None where they are unknown."""
     if seen is None or not seen.keys:
         return Selected(Partitioning("cam"), "nothing measured yet: cAM is never far from the best")
@@ -50,9 +50,9 @@ def select(seen: Seen | None, *, splitters: int | None, present: Partitioning | 
     usual = median(seen.tuples_per_worker)
     parts = [(k, n) for k, n in zip(seen.keys, seen.tuples_per_worker, strict=True) if n >= usual / 2]
     keys, fewest, share = max(k for k, _ in parts), min(k for k, _ in parts), sum(n for _, n in parts) / len(parts)
-    few, varies = FEW * share, STEADY
+    few, varies = FEW_KEYS * share, STEADY_KEYS
     if present is not None:
-        few, varies = (few * SLACK, varies * SLACK) if present.policy == "sh" else (few / SLACK, varies)
+        few, varies = (few * HYSTERESIS, varies * HYSTERESIS) if present.policy == "sh" else (few / HYSTERESIS, varies)
     steady = keys - fewest <= varies * keys + 1
     said = f"{keys:,} keys in a window, {share:,.0f} tuples per worker"
     if keys <= few and steady:

@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 import anabranch as ab
 from anabranch.errors import InvalidArgumentError, JobError
 from anabranch.io.blocks import read_block
-from anabranch.io.replay.recording import Recording
+from anabranch.io.replay import Recording
 from anabranch.linearroad.operator import road_of
 from anabranch.linearroad.query import REJECTED, answer_files, check_columns, linear_road, recorded
 from anabranch.linearroad.schema import ANSWERS, Mode, answer_schema

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 import anabranch as ab
 from anabranch.api.stream import Stream
 from anabranch.errors import InvalidArgumentError
-from anabranch.io.replay.recording import columns_of
+from anabranch.io.replay import columns_of
 from anabranch.linearroad.operator import REASON, Road
 from anabranch.linearroad.schema import ANSWERS, INPUT, Kind
 from anabranch.query.deliveries import Delivery

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 from anabranch.observe.progress import EpochProgress, OperatorProgress
 from anabranch.observe.progress_text import changed
-from anabranch.text import counted, moment
+from anabranch.text import moment, with_noun
 
 LOG = logging.getLogger(__name__)
 
@@ -96,7 +96,9 @@ class QueryLog:
         if groups:
             why = ", ".join(f"{n:,} for {each}" for each, n in sorted(reasons.items()))
             reason = f" ({why})" if why else ""
-            LOG.info("%s, %s: restored %s from the epoch store%s", at, operator.name, counted(groups, "group"), reason)
+            LOG.info(
+                "%s, %s: restored %s from the epoch store%s", at, operator.name, with_noun(groups, "group"), reason
+            )
 
     def _rows_lost(self, at: str, operator: OperatorProgress, now: float) -> None:
         if operator.late or operator.bad:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from anabranch.text import amount, clock, counted, moment, size
+from anabranch.text import amount, clock, moment, size, with_noun
 
 if TYPE_CHECKING:
     from anabranch.observe.progress import EpochProgress, OperatorProgress
@@ -26,20 +26,20 @@ _LONGEST = 60
 def headline(epoch: EpochProgress) -> str:
     """The epoch in one line."""
     of = f" of {epoch.name}" if epoch.name else ""
-    return f"epoch {epoch.epoch}{of}: {counted(epoch.rows, 'row')} in {epoch.seconds:.2f} s"
+    return f"epoch {epoch.epoch}{of}: {with_noun(epoch.rows, 'row')} in {epoch.seconds:.2f} s"
 
 
 def describe(epoch: EpochProgress) -> str:
     """The epoch in a few lines."""
     again = ", run again after a crash" if epoch.replayed else ""
     lines = [f"{headline(epoch)}, began {clock(epoch.started)}{again}"]
-    waiting = "" if epoch.backlog is None else f", backlog {counted(epoch.backlog, 'row')}"
+    waiting = "" if epoch.backlog is None else f", backlog {with_noun(epoch.backlog, 'row')}"
     rates = f"{amount(epoch.input_rate)} rows/s came in, {amount(epoch.processed_rate)} rows/s processed{waiting}"
     entries: list[tuple[str, str]] = [("rates", rates)]
     if latency := "; ".join(_latency(epoch)):
         entries.append(("latency", latency))
     if epoch.restored:
-        entries.append(("restored", f"the state of {counted(epoch.restored, 'group')}, from the epoch store"))
+        entries.append(("restored", f"the state of {with_noun(epoch.restored, 'group')}, from the epoch store"))
     for operator in epoch.operators:
         entries.append((operator.name, "; ".join(_operator(operator))))
         entries += [("", reason) for reason in changed(operator)]
@@ -66,8 +66,8 @@ def _latency(epoch: EpochProgress) -> Iterator[str]:
 
 
 def _operator(operator: OperatorProgress) -> Iterator[str]:
-    read = f"{counted(operator.rows, 'row')} -> " if operator.workers else ""
-    yield f"{read}{counted(operator.emitted, 'row')} in {operator.seconds:.2f} s"
+    read = f"{with_noun(operator.rows, 'row')} -> " if operator.workers else ""
+    yield f"{read}{with_noun(operator.emitted, 'row')} in {operator.seconds:.2f} s"
     if operator.watermark is not None:
         yield f"watermark {moment(operator.watermark)}"
     losses = (("late", operator.late), ("bad", operator.bad), ("shed", operator.shed))
@@ -75,4 +75,4 @@ def _operator(operator: OperatorProgress) -> Iterator[str]:
         yield lost
     if operator.workers:
         yield f"{size(operator.state_bytes)} of state"
-        yield f"{counted(len(operator.workers), 'worker')}, imbalance {operator.imbalance:.2f}"
+        yield f"{with_noun(len(operator.workers), 'worker')}, imbalance {operator.imbalance:.2f}"

@@ -13,13 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from anabranch._worker_gc import keep_what_is_loaded
+from anabranch._worker_gc import freeze_loaded_objects
 from anabranch.aggregates.folds import Fold, Runs, Sum
 from anabranch.aggregates.kernels import find_runs
+from anabranch.names import BATCH, PANES
 from anabranch.windows import Batches, PaneWindow
-
-BATCH, PANE, PANES = "__ab_batch", "__ab_pane", "__ab_panes"
-SPEC, FIRST, LAST, ROWS = "__ab_spec", "__ab_first", "__ab_last", "__ab_rows"
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,7 @@ class SlidingOperator:
         for batch in batches:
             if batch.num_rows:
                 yield from self._evaluate(batch)
-        keep_what_is_loaded()
+        freeze_loaded_objects()
 
     def _evaluate(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         keys = batch.columns[:-2]

@@ -32,17 +32,18 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from anabranch.aggregates.kernels import Ints
-from anabranch.compiled import kernel
 from anabranch.io.blocks import micros_of, one_batch
+from anabranch.names import OPEN, POSITION
+from anabranch.operators.epoch_tables import MOST_TABLES, EpochTables
+from anabranch.operators.pane_runs import groups_of
 from anabranch.operators.protocol import Emitted, Operator
 from anabranch.operators.state import State
-from anabranch.operators.time_windows import MOST_TABLES, OPEN, groups_of
+from anabranch.shedding.kernels import coins, latest_kept, says_drop
+from anabranch.shedding.windrop import KEY_BUCKETS
 from anabranch.windows import Window
 from anabranch.windows.spans import Span, fan_out, scaled
 from anabranch.windows.spec import LONGEST
 
-POSITION = "__ab_position"
-"""The column of the position."""
 SHED = "shed"
 """The decision: {"p": share of windows to drop, "bound": B, "seed": of the coins}; and the metric: rows dropped.
 
@@ -64,9 +65,6 @@ DROPPED_SCHEMA = pa.schema(
     ]
 )
 """So many windows of a key, one after the other: they begin at rows `first_row` to `last_row`. Keys in JSON."""
-
-BUCKETS = 64
-"""Keys of a group throw coins in so many ways, spread evenly: at any time about the share p of them drops."""
 
 _COUNTED = np.dtype([("rows", np.int64), ("run", np.int64), ("debt", np.int64), ("last", np.int64)])
 """Of a key: rows counted; units dropped in a row, and owed; the last unit kept, or -1."""
@@ -113,11 +111,10 @@ class PositionsOperator(Operator):
 
     def open(self, state: State) -> None:
         self._state = state
+        self._tables = EpochTables(state, "rows")
 
     def process(self, block: pa.RecordBatch, port: int = 0) -> Iterator[Emitted]:
-        names = self._tables()
-        number = int(names[-1].split(".")[1]) + 1 if names else 0
-        self._state.put(f"rows.{number:012d}", pa.Table.from_batches([block]))
+        self._tables.append(pa.Table.from_batches([block]))
         yield from ()
 
     def on_watermark(self, t: int) -> Iterator[Emitted]:
@@ -131,15 +128,14 @@ class PositionsOperator(Operator):
         if not mark[0] or t >= mark[1]:
             return
         # Rows that have a position may still be in a table with some that wait, and must not get a second one.
-        for name in self._tables():
-            table = self._state.table(name)
-            assert table is not None
+        for name in self._tables.names():
+            table = self._tables[name]
             times = np.asarray(micros_of(table.column(self._settings.time).combine_chunks()))
             waiting = table.filter(pa.array(times >= mark[1]))
             if not waiting.num_rows:
-                self._state.drop(name)
+                self._tables.drop(name)
             elif waiting.num_rows < table.num_rows:
-                self._state.put(name, waiting.combine_chunks())
+                self._tables.put(name, waiting.combine_chunks())
         mark[1] = t
 
     # --- rows that wait ---------------------------------------------------------------------------------------------
@@ -151,27 +147,23 @@ class PositionsOperator(Operator):
         if before is not None and t <= before:
             return None
         mark[:] = (1, t)
-        names = self._tables()
+        names = self._tables.names()
         found, waiting = [], []
         for name in names:
-            table = self._state.table(name)
-            assert table is not None
+            table = self._tables[name]
             times = np.asarray(micros_of(table.column(self._settings.time).combine_chunks()))
             due = times < t if before is None else (times < t) & (times >= before)
             if due.any():
                 found.append(table.filter(pa.array(due)))
             if times.max() < t:
-                self._state.drop(name)
+                self._tables.drop(name)
             else:
                 waiting.append((name, table.filter(pa.array(times >= t)) if len(names) >= MOST_TABLES else table))
         if len(waiting) > 1 and len(names) >= MOST_TABLES:
             for name, _ in waiting[:-1]:
-                self._state.drop(name)
-            self._state.put(waiting[-1][0], pa.concat_tables([rows for _, rows in waiting]).combine_chunks())
+                self._tables.drop(name)
+            self._tables.put(waiting[-1][0], pa.concat_tables([rows for _, rows in waiting]).combine_chunks())
         return one_batch(pa.concat_tables(found)) if found else None
-
-    def _tables(self) -> list[str]:
-        return [name for name in self._state.names() if name.startswith("rows.")]
 
     # --- positions --------------------------------------------------------------------------------------------------
 
@@ -306,10 +298,10 @@ class PositionsOperator(Operator):
         thrown = np.full(len(units), shed is not None and shed["bound"] is None)
         if shed is not None and shed["bound"] is not None and shed["p"] > 0:
             u = coins(int(shed["seed"]) + self.group, units // max(1, bound))
-            thrown = (u + np.repeat(present % BUCKETS, many) / BUCKETS) % 1.0 < float(shed["p"])
+            thrown = says_drop(u, float(shed["p"]), np.repeat(present % KEY_BUCKETS, many), KEY_BUCKETS)
         run, debt, last = (np.ascontiguousarray(counts[name][present]) for name in ("run", "debt", "last"))
         known = last.copy()
-        latest = np.append(known, decide(offsets, units, thrown, bound, run, debt, last))
+        latest = np.append(known, latest_kept(offsets, units, thrown, bound, run, debt, last))
         for name, value in (("run", run), ("debt", debt), ("last", last)):
             counts[name][present] = value
         # Where a row's unit is: among those decided now, or, if it began in an earlier epoch, what was known before.
@@ -317,39 +309,6 @@ class PositionsOperator(Operator):
         now = positions // slide - first[at]
         found: Ints = latest[np.where(now < 0, at, len(present) + offsets[at] + now)]
         return found
-
-
-@kernel()
-def decide(
-    offsets: Ints, units: Ints, thrown: NDArray[np.bool_], bound: int, run: Ints, debt: Ints, last: Ints
-) -> Ints:
-    """Keep or drop, unit by unit of each key: `shed.windrop.Tally`, compiled. Gives the last unit kept, as of each.
-
-    Key i has the units offsets[i]:offsets[i+1]; `thrown` says which coins said drop; `run`, `debt`, `last` are updated.
-    """
-    latest = np.empty(len(units), np.int64)
-    for i in range(len(run)):
-        for at in range(offsets[i], offsets[i + 1]):
-            if (thrown[at] or debt[i] > 0) and run[i] + 1 <= bound:
-                run[i] += 1
-                if not thrown[at]:
-                    debt[i] -= 1
-            else:
-                run[i] = 0
-                debt[i] += thrown[at]
-                last[i] = units[at]
-            latest[at] = last[i]
-    return latest
-
-
-def coins(seed: int, batches: Ints) -> NDArray[np.float64]:
-    """`shed.windrop.coin` of many batches at once."""
-    start = np.uint64((seed * 0x9E3779B97F4A7C15 + 0x8CB92BA72F3D8DD7) & ((1 << 64) - 1))
-    mixed = batches.astype(np.uint64) * np.uint64(0xD1B54A32D192ED03) + start
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-    numbers: NDArray[np.float64] = ((mixed ^ (mixed >> np.uint64(31))) >> np.uint64(11)) / float(1 << 53)
-    return numbers
 
 
 def _spark_order(column: pa.Array) -> Sequence[NDArray[Any]]:

@@ -16,12 +16,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from anabranch._worker_gc import keep_what_is_loaded
+from anabranch._worker_gc import freeze_loaded_objects
 from anabranch.aggregates.kernels import Ints, sorted_by_group
 from anabranch.aggregates.partial_state import Evaluate, StateFold, untyped
 from anabranch.io.blocks import one_batch, unpack
-from anabranch.operators.batch_windows import PANE, ROWS
-from anabranch.operators.time_windows import WindowSettings, groups_of, windows_of_panes
+from anabranch.names import PANE, ROWS, state_name
+from anabranch.operators.pane_runs import WindowSettings, groups_of, windows_of_panes
 from anabranch.split.splitter import MARK
 from anabranch.windows import PaneWindow
 from anabranch.windows.ids import Stretch
@@ -65,11 +65,11 @@ class PartialEvaluation:
         for i, (states, evaluate) in enumerate(zip(self.states(found), self.evaluate, strict=True)):
             # Rows without a pane are late, or have no time: their state is never asked for.
             typed = evaluate.typed(states)
-            made[f"__ab_s{i}"] = pc.if_else(known, typed, pa.scalar(None, typed.type))
+            made[state_name(i)] = pc.if_else(known, typed, pa.scalar(None, typed.type))
         self._counted(found, made)
         columns = [made[field.name].cast(field.type) for field in self.schema]
         yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
-        keep_what_is_loaded()
+        freeze_loaded_objects()
 
     def grouped(self, batches: Iterator[pa.RecordBatch]) -> Grouped | None:
         """The rows of a worker, brought together by key and pane."""
@@ -147,7 +147,7 @@ class Aggregation:
         reach = max(window.size for window in self.settings.windows)
         # Windows that end before the first pane, or begin after the last, have no rows.
         yield from windows_of_panes(self.settings, panes, int(ids.min()), int(ids.max()) + reach, self.earliest)
-        keep_what_is_loaded()
+        freeze_loaded_objects()
 
 
 @dataclass(frozen=True)
@@ -174,4 +174,4 @@ class WholeEvaluation:
         spec = pa.array(np.zeros(len(panes), np.int32))
         keys = [made[key] for key in settings.keys]
         yield pa.RecordBatch.from_arrays([*keys, spec, panes, panes, made[ROWS], *lowered], names=settings.names)
-        keep_what_is_loaded()
+        freeze_loaded_objects()

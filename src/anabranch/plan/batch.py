@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
-from anabranch.operators.batch_windows import BATCH, FIRST, PANE, PANES, ROWS, SPEC
+from anabranch.names import AXIS, BATCH, FIRST, NODE, PANE, PANES, ROWS, SPEC
 from anabranch.plan import partitioned
 from anabranch.plan.panes import evaluate, keys_of, lifts, only_complete, pane_struct, result_columns
 from anabranch.plan.placement import placement
@@ -17,16 +17,11 @@ from anabranch.spark.columns import floordiv, quoted
 from anabranch.windows import Batches, Ring, Window, ring_node
 from anabranch.windows.ids import batch_window, first_window, last_window, pane_of
 
-AXIS = "__ab_t"
-"""Where a row lies on the axis of the windows: its time in microseconds, or its position."""
-
 BATCH_PANES = (256, 65_536)
 """Panes that a batch should have: enough that a group is worth its overhead, few enough that it is no burden."""
 
 NODES = 16
 """Size of the ring, unless the session has fewer shuffle partitions or the user says otherwise."""
-
-_NODE = "__ab_node"
 
 
 def build(
@@ -87,8 +82,8 @@ def _collected(panes: DataFrame, query: Query, strategy: Strategy, batches: Batc
     # Without a key, batches go round the ring: node i gets its own panes and what it shares with one neighbour.
     nodes = ring_nodes(query, strategy)
     node = ring_node(F.col(BATCH), nodes, floordiv).cast("int")
-    ringed = copies.withColumn(_NODE, node).repartitionById(nodes, _NODE)
-    return ringed.groupBy(_NODE, BATCH).agg(gathered).select(BATCH, PANES)
+    ringed = copies.withColumn(NODE, node).repartitionById(nodes, NODE)
+    return ringed.groupBy(NODE, BATCH).agg(gathered).select(BATCH, PANES)
 
 
 def layout(query: Query, strategy: Strategy) -> Batches:

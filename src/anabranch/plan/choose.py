@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pyspark.sql import functions as F
 
 from anabranch.errors import InvalidArgumentError, StrategyError, StreamingError
+from anabranch.names import PANE
 from anabranch.plan import batch as batch_plan
 from anabranch.plan import streaming
 from anabranch.plan.placement import goes_by_keys, sampled_keys
@@ -63,11 +64,11 @@ def measure(query: Query, share: float) -> Statistics:
     if query.counts_rows:
         return Statistics(float(query.panes.size), "panes of a fixed number of rows")
     parts = max(1, round(1 / share))
-    pane = pane_of(query.time.micros(), query.panes.size, query.panes.origin, floordiv).alias("__ab_pane")
+    pane = pane_of(query.time.micros(), query.panes.size, query.panes.origin, floordiv).alias(PANE)
     keys = [quoted(k) for k in query.keys]
     timed = query.source.where(query.time.column.isNotNull()).select(*keys, pane)
-    sampled = timed.where(F.pmod(F.xxhash64("__ab_pane"), F.lit(parts)) == 0)
-    counts = sampled.groupBy(*keys, "__ab_pane").count().agg(F.avg("count"), F.sum("count")).first()
+    sampled = timed.where(F.pmod(F.xxhash64(PANE), F.lit(parts)) == 0)
+    counts = sampled.groupBy(*keys, PANE).count().agg(F.avg("count"), F.sum("count")).first()
     if counts is None or counts[0] is None:
         return Statistics(source=f"a sample of {share:.2%} of the panes held no row")
     seen, heaviest = sampled_keys(query, parts) if goes_by_keys(query) else (None, ())

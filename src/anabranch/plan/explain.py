@@ -6,6 +6,7 @@ import re
 
 from pyspark.sql import DataFrame
 
+from anabranch.names import PREFIX
 from anabranch.plan.batch import tumbling
 from anabranch.plan.choose import Choice, delay_of
 from anabranch.plan.placement import Placement, not_placed, placement
@@ -116,4 +117,4 @@ def _detail(operator: str, rest: str) -> str:
 
 def _columns(text: str) -> str:
     """Column names without Spark's ids."""
-    return re.sub(r"#\d+L?", "", text).replace("__ab_", "")
+    return re.sub(r"#\d+L?", "", text).replace(PREFIX, "")

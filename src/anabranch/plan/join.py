@@ -27,6 +27,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from anabranch.errors import StreamingError
+from anabranch.names import join_bucket_name, join_copy_name, join_event_name, join_key_name, join_time_name
 from anabranch.operators.join.predicate import mask_of
 from anabranch.plan.explain import spark_plan
 from anabranch.spark.arrow import map_in_arrow
@@ -106,13 +107,13 @@ def _right_only(join: Join) -> DataFrame:
 def _rows(join: Join, port: int) -> DataFrame:
     """The rows of a stream that have a time, by their names in the result, with their time in microseconds."""
     time = join.times[port]
-    columns = [*_side(join, port), time.micros().alias(_time_name(port))]
+    columns = [*_side(join, port), time.micros().alias(join_time_name(port))]
     return join.sources[port].where(time.column.isNotNull()).select(*columns)
 
 
 def _single(rows: DataFrame, join: Join, time: Column, port: int) -> DataFrame:
     """Each row in the bucket of its time."""
-    return rows.withColumn(_bucket(port), floordiv(time, bucket_width(join, port)))
+    return rows.withColumn(join_bucket_name(port), floordiv(time, bucket_width(join, port)))
 
 
 def _copied(rows: DataFrame, join: Join, time: Column, port: int, before: int, after: int) -> DataFrame:
@@ -120,12 +121,12 @@ def _copied(rows: DataFrame, join: Join, time: Column, port: int, before: int, a
     width = bucket_width(join, port)
     first, last = floordiv(time - before, width), floordiv(time + after, width)
     buckets = F.when(first == last, F.array(first)).otherwise(F.array(first, last))
-    return rows.withColumn(_copy(port), F.explode(buckets))
+    return rows.withColumn(join_copy_name(port), F.explode(buckets))
 
 
 def _matches(join: Join, port: int = 1) -> Column:
     """Whether a row of stream `port` goes with the results so far."""
-    met = [F.col(_bucket(port)) == F.col(_copy(port)), *_equal_keys(join, port)]
+    met = [F.col(join_bucket_name(port)) == F.col(join_copy_name(port)), *_equal_keys(join, port)]
     near = [
         (_time(port) >= _time(other) - join.within[port]) & (_time(port) <= _time(other) + join.within[other])
         for other in range(port)
@@ -133,20 +134,8 @@ def _matches(join: Join, port: int = 1) -> Column:
     return _all(*met, *near, *_where(join, port))
 
 
-def _bucket(port: int) -> str:
-    return f"__ab_bucket{port}"
-
-
-def _copy(port: int) -> str:
-    return f"__ab_copy{port}"
-
-
-def _time_name(port: int) -> str:
-    return f"__ab_t{port}"
-
-
 def _time(port: int) -> Column:
-    return F.col(_time_name(port))
+    return F.col(join_time_name(port))
 
 
 # --- streaming ------------------------------------------------------------------------------------------------------
@@ -172,7 +161,7 @@ def _events(join: Join, port: int) -> DataFrame:
 
 def _event_name(join: Join, port: int) -> str:
     time = join.result_times[port]
-    return time.name if time.is_event else f"__ab_event{port}"
+    return time.name if time.is_event else join_event_name(port)
 
 
 def _meets(join: Join, port: int) -> Column:
@@ -200,7 +189,7 @@ def _side(join: Join, port: int) -> list[Column]:
 
 def _key(port: int, number: int, name: str = "") -> str:
     """The first stream's keys have their names, for `where`."""
-    return name if port == 0 else f"__ab_key{port}_{number}"
+    return name if port == 0 else join_key_name(port, number)
 
 
 def _equal_keys(join: Join, port: int) -> list[Column]:

@@ -16,8 +16,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, IntegerType, LongType, StructField, StructType
 
 from anabranch.aggregates.folds import Fold
-from anabranch.operators.batch_windows import BATCH, FIRST, LAST, PANE, PANES, ROWS, SPEC, SlidingOperator
-from anabranch.operators.time_windows import WindowSettings
+from anabranch.names import BATCH, FIRST, LAST, PANE, PANES, ROWS, SPEC, TOTAL, key_name, state_name
+from anabranch.operators.batch_windows import SlidingOperator
+from anabranch.operators.pane_runs import WindowSettings
 from anabranch.query.windowed import Query
 from anabranch.spark.arrow import map_in_arrow
 from anabranch.spark.columns import quoted
@@ -27,11 +28,10 @@ from anabranch.windows.ids import window_start
 
 WINDOW = "window"
 WINDOW_SPEC = "window_spec"
-_TOTAL = "__ab_total"
 
 
 def state_names(query: Query) -> list[str]:
-    return [f"__ab_s{i}" for i in range(len(query.states))]
+    return [state_name(i) for i in range(len(query.states))]
 
 
 def window_settings(
@@ -66,7 +66,7 @@ def keys_of(query: Query) -> list[Column]:
 def evaluate(collected: DataFrame, query: Query, batches: Batches) -> DataFrame:
     """From batches (keys, BATCH, PANES) to the windows that were asked for."""
     # `mapInArrow` looks columns up by name without quotes, so keys with a dot in their name travel under another one.
-    plain = [f"__ab_k{i}" for i in range(len(query.keys))]
+    plain = [key_name(i) for i in range(len(query.keys))]
     renamed = collected.toDF(*plain, BATCH, PANES)
     panes = renamed.schema[PANES].dataType
     assert isinstance(panes, ArrayType) and isinstance(panes.elementType, StructType)
@@ -107,9 +107,9 @@ def only_complete(windows: DataFrame, query: Query) -> DataFrame:
     if query.rows_per_key or not query.keys:
         return windows.where(F.col(ROWS) == size)
     # Counted over all keys, a window is full when all keys together fill it.
-    total = query.source.where(query.time.column.isNotNull()).agg(F.count(F.lit(1)).alias(_TOTAL))
+    total = query.source.where(query.time.column.isNotNull()).agg(F.count(F.lit(1)).alias(TOTAL))
     end = by_spec(query, lambda w: window_start(F.col(FIRST), w)) + size
-    return windows.crossJoin(F.broadcast(total)).where(end <= F.col(_TOTAL)).drop(_TOTAL)
+    return windows.crossJoin(F.broadcast(total)).where(end <= F.col(TOTAL)).drop(TOTAL)
 
 
 def result_columns(query: Query) -> list[Column]:

@@ -22,11 +22,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, FloatType, IntegerType, LongType, StructField, StructType
 
-from anabranch._worker_gc import keep_what_is_loaded
+from anabranch._worker_gc import freeze_loaded_objects
 from anabranch.aggregates import Inputs
 from anabranch.keys.partitioner import HeavyKeys
 from anabranch.keys.policy import Partitioning
-from anabranch.operators.batch_windows import PANE, ROWS
+from anabranch.names import PANE, ROWS, SPLITTER, TIME, WORKER, input_name, key_name
 from anabranch.operators.partial_windows import Aggregation, PartialEvaluation, WholeEvaluation
 from anabranch.plan.panes import state_names, window_settings, windows_of_runs
 from anabranch.plan.placement import Placement, stretch_of
@@ -35,11 +35,11 @@ from anabranch.spark.arrow import arrow_schema, map_in_arrow
 from anabranch.spark.columns import changing, floordiv, quoted
 from anabranch.spark.order import in_fixed_order, order_may_change
 from anabranch.spark.worker_python import check_local_python
+from anabranch.split.gates import OpenGate
 from anabranch.split.key_routes import KeyRoute
-from anabranch.split.splitter import PACKED_SCHEMA, OpenGate, RowReader, Splitter
+from anabranch.split.readers import RowReader
+from anabranch.split.splitter import PACKED_SCHEMA, Splitter
 from anabranch.windows.ids import Stretch, pane_of
-
-TIME, WORKER, SPLITTER = "__ab_time", "__ab_worker", "__ab_splitter"
 
 
 def build(query: Query, source: DataFrame, axis: str, placed: Placement) -> DataFrame:
@@ -75,11 +75,11 @@ class PartialPanes:
     def __init__(
         self, query: Query, axis: str, workers: int, *, in_python: bool, counted: tuple[str, str, str] | None = None
     ) -> None:
-        self.keys = tuple(f"__ab_k{i}" for i in range(len(query.keys)))
+        self.keys = tuple(key_name(i) for i in range(len(query.keys)))
         self._workers, self._axis, self._counted = workers, axis, counted
         self._stretch = stretch_of(query)
         inputs = [inputs_of(query.source, aggregate, query.time) for aggregate in query.aggregates.values()]
-        self._inputs = tuple(tuple(f"__ab_i{i}_{j}" for j in range(len(each.columns))) for i, each in enumerate(inputs))
+        self._inputs = tuple(tuple(input_name(i, j) for j in range(len(each.columns))) for i, each in enumerate(inputs))
         keys = [_as_grouped(query, key).alias(name) for key, name in zip(query.keys, self.keys, strict=True)]
         self._projected = [*keys, F.col(axis)]
         for names, each in zip(self._inputs, inputs, strict=True):
@@ -191,4 +191,4 @@ class Assign:
                 workers, _, travelling = route(batch, self.workers)
                 columns = [*travelling.select(list(self.names[:-1])).columns, pa.array(workers.astype(np.int32))]
                 yield pa.RecordBatch.from_arrays(columns, names=list(self.names))
-        keep_what_is_loaded()
+        freeze_loaded_objects()

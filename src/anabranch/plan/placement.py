@@ -11,14 +11,13 @@ from anabranch.keys.census import HEAVY_KEYS, MOST_WINDOWS
 from anabranch.keys.hashing import key_hash
 from anabranch.keys.partitioner import HeavyKeys
 from anabranch.keys.policy import Partitioning
-from anabranch.keys.selection import Seen, select
+from anabranch.keys.selection import WindowKeys, select
+from anabranch.names import HASH, OWN_WINDOW
 from anabranch.plan.prices import Statistics
 from anabranch.query.strategy import Strategy
 from anabranch.query.windowed import Query
 from anabranch.spark.columns import floordiv, quoted
 from anabranch.windows.ids import Stretch, pane_of
-
-_WINDOW, _HASH = "__ab_window", "__ab_hash"
 
 
 @dataclass(frozen=True)
@@ -109,22 +108,22 @@ def goes_by_keys(query: Query) -> bool:
     return not_placed(query) is None if asked is None else asked.policy == "heavy"
 
 
-def sampled_keys(query: Query, parts: int) -> tuple[Seen | None, tuple[tuple[int, int], ...]]:
+def sampled_keys(query: Query, parts: int) -> tuple[WindowKeys | None, tuple[tuple[int, int], ...]]:
     """Keys and tuples per worker in one of `parts` windows of the partitioner, at least; and the heaviest keys there.
 
     Runs a Spark job.
     """
     stretch = stretch_of(query)
-    window = pane_of(query.time.micros(), stretch.size, stretch.origin, floordiv).alias(_WINDOW)
-    hashed = key_hash([quoted(key) for key in query.keys]).alias(_HASH)
+    window = pane_of(query.time.micros(), stretch.size, stretch.origin, floordiv).alias(OWN_WINDOW)
+    hashed = key_hash([quoted(key) for key in query.keys]).alias(HASH)
     rows = query.source.where(query.time.column.isNotNull()).select(window, hashed)
-    some = rows.where(F.pmod(F.xxhash64(_WINDOW), F.lit(parts)) == 0)
-    counted = some.groupBy(_WINDOW, _HASH).count()
-    windows = counted.groupBy(_WINDOW).agg(F.count(F.lit(1)), F.sum("count")).limit(MOST_WINDOWS).collect()
+    some = rows.where(F.pmod(F.xxhash64(OWN_WINDOW), F.lit(parts)) == 0)
+    counted = some.groupBy(OWN_WINDOW, HASH).count()
+    windows = counted.groupBy(OWN_WINDOW).agg(F.count(F.lit(1)), F.sum("count")).limit(MOST_WINDOWS).collect()
     if not windows and parts > 1:  # few windows, and none of them in the sample
         return sampled_keys(query, 1)
-    heaviest = counted.groupBy(_HASH).agg(F.sum("count").alias("n")).orderBy(F.desc("n"), _HASH).limit(HEAVY_KEYS)
-    seen = Seen([row[1] for row in windows], [row[2] / workers_of(query) for row in windows]) if windows else None
+    heaviest = counted.groupBy(HASH).agg(F.sum("count").alias("n")).orderBy(F.desc("n"), HASH).limit(HEAVY_KEYS)
+    seen = WindowKeys([row[1] for row in windows], [row[2] / workers_of(query) for row in windows]) if windows else None
     return seen, tuple((row[0], row[1]) for row in heaviest.collect())
 
 

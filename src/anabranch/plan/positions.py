@@ -10,13 +10,12 @@ from pyspark.sql import Window as Over
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, MapType, StructType
 
+from anabranch.names import BEFORE, BUCKET, EVENT, HIGH, LOW, RANK
 from anabranch.query.windowed import Query
-from anabranch.spark.columns import EVENT, quoted
+from anabranch.spark.columns import quoted
 
 BUCKETS = 1024
 """Parts of the time line that are counted apart, when rows are numbered over all keys."""
-
-_BUCKET, _BEFORE, _RANK = "__ab_bucket", "__ab_before", "__ab_rank"
 
 
 def with_positions(query: Query, source: DataFrame, name: str) -> DataFrame:
@@ -49,14 +48,14 @@ def _global_positions(query: Query, source: DataFrame, name: str) -> DataFrame:
     """
     micros = query.time.micros()
     columns = [quoted(c) for c in source.columns]
-    span = source.agg(F.min(micros).alias("__ab_low"), F.max(micros).alias("__ab_high"))
-    width = (F.col("__ab_high") - F.col("__ab_low")) / BUCKETS + 1
-    bucket = F.floor((micros - F.col("__ab_low")) / width).alias(_BUCKET)
+    span = source.agg(F.min(micros).alias(LOW), F.max(micros).alias(HIGH))
+    width = (F.col(HIGH) - F.col(LOW)) / BUCKETS + 1
+    bucket = F.floor((micros - F.col(LOW)) / width).alias(BUCKET)
     bucketed = source.crossJoin(F.broadcast(span)).select(*columns, bucket)
-    counts = bucketed.groupBy(_BUCKET).count()
+    counts = bucketed.groupBy(BUCKET).count()
     # One task, but at most BUCKETS rows.
-    before = F.sum("count").over(Over.orderBy(_BUCKET)) - F.col("count")
-    offsets = counts.select(_BUCKET, before.alias(_BEFORE))
-    within = Over.partitionBy(_BUCKET).orderBy(*_order(query, source))
-    ranked = bucketed.withColumn(_RANK, F.row_number().over(within) - 1).join(F.broadcast(offsets), _BUCKET)
-    return ranked.select(*columns, (F.col(_BEFORE) + F.col(_RANK)).cast("bigint").alias(name))
+    before = F.sum("count").over(Over.orderBy(BUCKET)) - F.col("count")
+    offsets = counts.select(BUCKET, before.alias(BEFORE))
+    within = Over.partitionBy(BUCKET).orderBy(*_order(query, source))
+    ranked = bucketed.withColumn(RANK, F.row_number().over(within) - 1).join(F.broadcast(offsets), BUCKET)
+    return ranked.select(*columns, (F.col(BEFORE) + F.col(RANK)).cast("bigint").alias(name))

@@ -23,7 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from anabranch.keys.partitioner import HeavyKeys, table_of
-from anabranch.keys.selection import Seen
+from anabranch.keys.selection import WindowKeys
 from anabranch.query.strategy import Strategy
 from anabranch.windows import Panes, Window
 from anabranch.windows.ids import replication
@@ -56,7 +56,7 @@ class Statistics:
 
     rows_per_pane: float = 1.0
     source: str = "assumed: nothing is known of the data"
-    keys: Seen | None = None
+    keys: WindowKeys | None = None
     """keys and tuples per worker of some windows, for a choice of partitioner"""
     heaviest: tuple[tuple[int, int], ...] = ()
     """(hash, rows) of the keys with the most rows"""

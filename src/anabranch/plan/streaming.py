@@ -21,8 +21,8 @@ from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
 from anabranch.errors import StreamingError
-from anabranch.keys.policy import AUTO
-from anabranch.operators.batch_windows import BATCH, PANE, PANES
+from anabranch.keys.policy import AUTO_PARTITION
+from anabranch.names import BATCH, OWN_WINDOW, PANE, PANES
 from anabranch.plan.batch import observe, tumbling
 from anabranch.plan.panes import WINDOW, evaluate, keys_of, lifts, lowered, pane_struct, state_names
 from anabranch.query.strategy import Strategy
@@ -30,8 +30,6 @@ from anabranch.query.windowed import Query
 from anabranch.spark.columns import floordiv, quoted
 from anabranch.windows import Batches, Window
 from anabranch.windows.ids import last_window
-
-_SPARK_WINDOW = "__ab_window"
 
 
 def build(query: Query, strategy: Strategy, observation: Observation | None) -> DataFrame:
@@ -45,7 +43,7 @@ def build(query: Query, strategy: Strategy, observation: Observation | None) -> 
 
 
 def build_inner(query: Query, observation: Observation | None, asked: Strategy | None = None) -> DataFrame:
-    """The windows with Spark's own window column in `__ab_window`, for an aggregate that follows.
+    """The windows with Spark's own window column in OWN_WINDOW, for an aggregate that follows.
 
     `asked` is the strategy that the user asked for, if any.
     """
@@ -73,10 +71,8 @@ def build_inner(query: Query, observation: Observation | None, asked: Strategy |
         for merge, name in zip(merges, state_names(query), strict=True)
         if merge is not None
     ]
-    merged = panes.groupBy(*keys_of(query), _spark_window(F.window_time(PANE), window).alias(_SPARK_WINDOW)).agg(
-        *states
-    )
-    return merged.select(*keys_of(query), _SPARK_WINDOW, *lowered(query, [F.col(n) for n in state_names(query)]))
+    merged = panes.groupBy(*keys_of(query), _spark_window(F.window_time(PANE), window).alias(OWN_WINDOW)).agg(*states)
+    return merged.select(*keys_of(query), OWN_WINDOW, *lowered(query, [F.col(n) for n in state_names(query)]))
 
 
 def direct(query: Query, strategy: Strategy) -> bool:
@@ -106,7 +102,7 @@ def _check(query: Query) -> None:
             "count windows over a stream need positions that a fixed Spark plan cannot keep",
             hint="use time windows here, or a batch DataFrame",
         )
-    if query.partition != AUTO:
+    if query.partition != AUTO_PARTITION:
         raise StreamingError(
             "partition=, workers= or splitters= of by(...) in a streaming to_df(): a fixed plan cannot place keys by "
             "what it sees",
@@ -133,7 +129,7 @@ def _collected(panes: DataFrame, query: Query, batches: Batches) -> DataFrame:
 def _direct(query: Query, source: DataFrame) -> DataFrame:
     """The windows by Spark's own `window()`."""
     windows = _direct_columns(query, source, query.panes.windows[0])
-    user = user_window(query, F.col(_SPARK_WINDOW)).alias(WINDOW)
+    user = user_window(query, F.col(OWN_WINDOW)).alias(WINDOW)
     return windows.select(*keys_of(query), user, *map(quoted, query.aggregates))
 
 
@@ -145,8 +141,8 @@ def _direct_columns(query: Query, source: DataFrame, window: Window) -> DataFram
             "between two of its stateful aggregations",
             hint="make it the last aggregate, run it with start(), or run the query over a batch DataFrame",
         )
-    by = [*keys_of(query), _spark_window(query.time.event, window).alias(_SPARK_WINDOW)]
-    return source.groupBy(*by).agg(*direct).select(*keys_of(query), _SPARK_WINDOW, *map(quoted, query.aggregates))
+    by = [*keys_of(query), _spark_window(query.time.event, window).alias(OWN_WINDOW)]
+    return source.groupBy(*by).agg(*direct).select(*keys_of(query), OWN_WINDOW, *map(quoted, query.aggregates))
 
 
 def _spark_window(time: Column, window: Window) -> Column:

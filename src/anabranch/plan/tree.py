@@ -20,9 +20,8 @@ from pyspark.sql import functions as F
 
 from anabranch.aggregates.sums import checked_sum
 from anabranch.errors import ArithmeticOverflowError
+from anabranch.names import BRANCH, rough_name
 from anabranch.spark.columns import quoted
-
-_BRANCH = "__ab_branch"
 
 FLAT = 64
 """Up to so many inputs, one level is enough: what a task combines before the exchange is the first level."""
@@ -47,14 +46,14 @@ def aggregation_tree(
     kept = [quoted(name) for name in partial.columns if name in {*by, *sums, *maxima}]
     if fan_in is None:
         return partial.groupBy(*keys).agg(*totals).select(*kept)
-    branched = partial.withColumn(_BRANCH, F.pmod(F.spark_partition_id(), F.lit(fan_in)))
-    return branched.groupBy(*keys, _BRANCH).agg(*totals).groupBy(*keys).agg(*totals).select(*kept)
+    branched = partial.withColumn(BRANCH, F.pmod(F.spark_partition_id(), F.lit(fan_in)))
+    return branched.groupBy(*keys, BRANCH).agg(*totals).groupBy(*keys).agg(*totals).select(*kept)
 
 
 def root(partial: pa.Table, by: Sequence[str], sums: Sequence[str], maxima: Sequence[str]) -> pa.Table:
     """The same, of parts that are all here; ordered by query."""
     exact = [name for name in sums if not pa.types.is_floating(partial.schema.field(name).type)]
-    rough = {name: f"__ab_rough{i}" for i, name in enumerate(exact)}
+    rough = {name: rough_name(i) for i, name in enumerate(exact)}
     for name, about in rough.items():
         partial = partial.append_column(about, partial.column(name).cast(pa.float64(), safe=False))
     wanted = [(name, "sum") for name in (*sums, *rough.values())] + [(name, "max") for name in maxima]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from anabranch.errors import InvalidArgumentError
-from anabranch.io.sinks.base import Sink
+from anabranch.io.sinks import Sink
 from anabranch.query.deliveries import Delivery
 from anabranch.query.nodes import Input, Node
 from anabranch.query.origins import Output, Source

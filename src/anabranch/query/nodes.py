@@ -20,7 +20,7 @@ from anabranch.query.origins import Part, Source
 from anabranch.query.windowed import Query
 from anabranch.spark.columns import TimeColumn
 from anabranch.split.key_routes import HashRoute
-from anabranch.split.splitter import BroadcastFunction, RouteFunction
+from anabranch.split.routes import BroadcastFunction, RouteFunction
 from anabranch.windows import describe
 from anabranch.windows.ids import Stretch
 

@@ -14,10 +14,11 @@ from pyspark.sql.types import ArrayType, MapType, StructType
 from anabranch.aggregates import Aggregate, Bound, ColumnLike, Inputs, PythonState, State
 from anabranch.errors import ColumnNotFoundError, InvalidArgumentError, column_not_found
 from anabranch.keys.hashing import unhashable
-from anabranch.keys.policy import AUTO, KeyPartition
+from anabranch.keys.policy import AUTO_PARTITION, KeyPartition
+from anabranch.names import EVENT
 from anabranch.query.strategy import Strategy
 from anabranch.spark.column_names import find_column, parts_of
-from anabranch.spark.columns import EVENT, TimeColumn, quoted
+from anabranch.spark.columns import TimeColumn, quoted
 from anabranch.windows import Axis, Panes
 
 
@@ -32,7 +33,7 @@ class Query:
     aggregates: Mapping[str, Aggregate]
     rows_per_key: bool
     metrics: str
-    partition: KeyPartition = AUTO
+    partition: KeyPartition = AUTO_PARTITION
 
     @property
     def streaming(self) -> bool:

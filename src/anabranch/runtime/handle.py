@@ -19,7 +19,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from anabranch import errors
 from anabranch.errors import AnabranchError
-from anabranch.io.replay.source import backlog
+from anabranch.io.replay import backlog
 from anabranch.observe.health import Health, Vitals, judge
 from anabranch.observe.listeners import Listener, attach, notify
 from anabranch.observe.log import QueryLog

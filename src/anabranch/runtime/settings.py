@@ -13,7 +13,7 @@ from anabranch.query.settings import QoS
 from anabranch.query.triggers import trigger_seconds
 from anabranch.runtime.ahead import MaxAhead
 from anabranch.store.live.own_folder import OwnFolder
-from anabranch.text import counted
+from anabranch.text import with_noun
 from anabranch.windows import describe
 
 MEMORY_SHARE = 0.75
@@ -69,8 +69,8 @@ class Settings:
     def describe(self) -> str:
         """In a line, for the log: what the user said, and not what holds anyway."""
         trigger = "no trigger" if self.trigger is None else f"trigger {self.trigger}"
-        found = [trigger, counted(self.most_workers, "worker")]
-        found.append(f"a snapshot every {counted(self.snapshot_every, 'epoch')}")
+        found = [trigger, with_noun(self.most_workers, "worker")]
+        found.append(f"a snapshot every {with_noun(self.snapshot_every, 'epoch')}")
         if self.idle is not None:
             found.append(f"sources idle after {describe(round(self.idle * 1e6))}")
         given = ((bound, getattr(self.qos, bound.name)) for bound in fields(self.qos))

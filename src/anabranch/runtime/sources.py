@@ -13,6 +13,8 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from anabranch.names import SOURCE as _TAG
+from anabranch.names import source_row_name
 from anabranch.query.graph import Network
 from anabranch.query.origins import Source
 from anabranch.runtime.shedding.counters import Counted, Seen
@@ -20,8 +22,6 @@ from anabranch.spark.columns import up_to
 
 if TYPE_CHECKING:
     from anabranch.runtime.shedding.filters import EpochDrops
-
-_TAG, _ROW = "__ab_source", "__ab_row"
 
 
 class SourceRows:
@@ -43,7 +43,7 @@ class SourceRows:
     def _tagged(self, number: int) -> DataFrame:
         """The rows of a source, in a column of its own; the columns of the others are null."""
         columns = [
-            (F.struct("*") if i == number else F.lit(None).cast(each.frame.schema)).alias(f"{_ROW}{i}")
+            (F.struct("*") if i == number else F.lit(None).cast(each.frame.schema)).alias(source_row_name(i))
             for i, each in enumerate(self.sources)
         ]
         return self.sources[number].frame.select(F.lit(number).alias(_TAG), *columns)
@@ -89,7 +89,9 @@ class BatchRows:
             return self._batch
         i = self.number_of(source)
         if i not in self._frames:
-            self._frames[i] = self._without_dropped(i, self._batch.where(F.col(_TAG) == i).select(f"{_ROW}{i}.*"))
+            self._frames[i] = self._without_dropped(
+                i, self._batch.where(F.col(_TAG) == i).select(f"{source_row_name(i)}.*")
+            )
         return self._frames[i]
 
     def seen(self, source: Source) -> Seen | None:
@@ -154,7 +156,7 @@ class BySource:
 def _by_tag(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
     tags = batch.column(_TAG)
     for tag in pc.unique(tags).to_pylist():
-        rows = batch.column(f"{_ROW}{tag}")
+        rows = batch.column(source_row_name(tag))
         if pc.any(pc.not_equal(tags, tag)).as_py():
             rows = rows.filter(pc.equal(tags, tag))
         yield tag, pa.RecordBatch.from_arrays(rows.flatten(), names=[field.name for field in rows.type])

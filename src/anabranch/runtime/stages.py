@@ -29,27 +29,19 @@ from anabranch.io.frames import unpacked
 from anabranch.io.parquet import Target, write_rows
 from anabranch.keys.partitioner import HeavyKeys
 from anabranch.keys.policy import Partitioning
+from anabranch.names import ALL, BLOCK, GROUP, REPORT
 from anabranch.query.nodes import JoinNode, ProcessNode
 from anabranch.query.origins import Source
 from anabranch.runtime.reports import SideReport, WriterReport, to_text
-from anabranch.runtime.worker import REPORT, EpochTask
+from anabranch.runtime.worker import EpochTask
 from anabranch.spark.arrow import map_in_arrow
 from anabranch.spark.columns import quoted
 from anabranch.spark.order import in_fixed_order
+from anabranch.split.gates import RowGate
 from anabranch.split.key_routes import KeyRoute
-from anabranch.split.splitter import (
-    PACKED_SCHEMA,
-    WINDOW_BYTES,
-    BlockReader,
-    ColumnRoute,
-    FunctionRoute,
-    Reader,
-    ReferenceReader,
-    Route,
-    RowGate,
-    RowReader,
-    Splitter,
-)
+from anabranch.split.readers import BlockReader, Reader, ReferenceReader, RowReader
+from anabranch.split.routes import ColumnRoute, FunctionRoute, Route
+from anabranch.split.splitter import PACKED_SCHEMA, WINDOW_BYTES, Splitter
 from anabranch.store.records import OperatorDecision
 
 TREE_ABOVE = 64
@@ -57,8 +49,7 @@ TREE_ABOVE = 64
 
 WORKER = "worker"
 
-_GROUP, _ALL, _BLOCK = "__ab_group", "__ab_all", "__ab_block"
-_BLOCKS = StructType([StructField(_BLOCK, BinaryType())])
+_BLOCKS = StructType([StructField(BLOCK, BinaryType())])
 
 REPORTS = StructType([StructField(REPORT, StringType())])
 """What a job returns."""
@@ -158,21 +149,21 @@ def _routed(rows: DataFrame, node: ProcessNode | JoinNode, groups: int) -> tuple
     """The rows with their group, and perhaps whether they go to all, as columns."""
     routing = node.routing
     if routing.keys:
-        return rows.withColumn(_GROUP, group_of([quoted(k) for k in routing.keys], groups)), ColumnRoute(_GROUP)
+        return rows.withColumn(GROUP, group_of([quoted(k) for k in routing.keys], groups)), ColumnRoute(GROUP)
     assert not callable(routing.route) or isinstance(routing.route, Column)
     to = F.lit(None) if routing.route is None else routing.route
     # As a bigint: without ANSI mode a cast to int would wrap a number that is too large to some other group.
-    rows = rows.withColumn(_GROUP, to.cast("bigint"))
+    rows = rows.withColumn(GROUP, to.cast("bigint"))
     if routing.broadcast is None:
-        return rows, ColumnRoute(_GROUP)
+        return rows, ColumnRoute(GROUP)
     assert isinstance(routing.broadcast, Column)
-    return rows.withColumn(_ALL, routing.broadcast.cast("boolean")), ColumnRoute(_GROUP, _ALL)
+    return rows.withColumn(ALL, routing.broadcast.cast("boolean")), ColumnRoute(GROUP, ALL)
 
 
 def _to_splitters(rows: DataFrame, reader: Reader, decided: Decided) -> tuple[DataFrame, Reader]:
     """Physical windows to p splitters, uniformly at random (the window router). Rows are packed first."""
     if isinstance(reader, RowReader):
-        rows, reader = map_in_arrow(rows, _Pack(decided.bytes), _BLOCKS), BlockReader(_BLOCK)
+        rows, reader = map_in_arrow(rows, _Pack(decided.bytes), _BLOCKS), BlockReader(BLOCK)
     p = decided.splitters
     assert p is not None
     # A hash for the dice: random with respect to the data, and the same when the epoch runs again.
@@ -193,7 +184,7 @@ class _Pack:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for window in RowReader()(batches, self.window_bytes):
-            yield pa.RecordBatch.from_arrays([pa.array([pack(window).to_pybytes()], pa.binary())], names=[_BLOCK])
+            yield pa.RecordBatch.from_arrays([pa.array([pack(window).to_pybytes()], pa.binary())], names=[BLOCK])
 
 
 def group_of(keys: Sequence[Column], groups: int) -> Column:

@@ -11,7 +11,7 @@ from anabranch.calls import called_as
 from anabranch.control.base import Controller
 from anabranch.errors import InvalidArgumentError, StreamingError
 from anabranch.io.folder import Folder
-from anabranch.io.sinks.base import FileSink, Sink
+from anabranch.io.sinks import FileSink, Sink
 from anabranch.observe.listeners import Listener
 from anabranch.query.deliveries import Delivery
 from anabranch.query.graph import Network, arrange
@@ -25,7 +25,7 @@ from anabranch.runtime.runner import EpochRunner
 from anabranch.runtime.settings import Settings, most_memory
 from anabranch.runtime.shedding.explain import explain_drops
 from anabranch.runtime.shedding.planner import planner_of
-from anabranch.spark.quirks import starting
+from anabranch.spark.quirks import disk_errors_translated
 from anabranch.spark.slots import slots_of
 from anabranch.spark.worker_python import check_workers, is_remote
 from anabranch.store.checkpoint import Checkpoint
@@ -147,7 +147,7 @@ def start(
             )
             kept = Checkpoint(own, unique, _spark_folder(checkpoint))
             query = EpochQuery(EpochRunner(network, settings, kept, session, lock), name, listeners)
-            with starting(kept.spark):
+            with disk_errors_translated(kept.spark):
                 started = query._writer(when).start()
         query._started(started)
         lock.belongs_to(lambda: query.isActive)

@@ -23,25 +23,23 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
-from anabranch._worker_gc import keep_what_is_loaded
+from anabranch._worker_gc import freeze_loaded_objects
 from anabranch.control.allowance import share_in_time
 from anabranch.errors import OperatorError, StateError
 from anabranch.io.blocks import micros_of, one_batch, unpack
 from anabranch.io.parquet import RowWriter, Target
+from anabranch.names import REPORT
 from anabranch.observe.progress import WorkerMeasure
 from anabranch.operators.protocol import Emitted, OperatorFactory
 from anabranch.runtime.groups import Blocks, Groups, fold
 from anabranch.runtime.reports import WorkerReport, to_text
 from anabranch.runtime.set_back import SetBack
 from anabranch.split.report import SplitterReport
-from anabranch.split.splitter import ALL, MARK
+from anabranch.split.splitter import ALL_GROUPS, MARK
 from anabranch.store.epoch_store import EpochStore
 from anabranch.store.ledger import Ledger
 from anabranch.store.live.lease import Lease
 from anabranch.store.live.own_folder import OwnFolder
-
-REPORT = "__ab_report"
-"""The column of a worker's report, among or after its results."""
 
 
 @dataclass(frozen=True)
@@ -200,7 +198,7 @@ class _Worker:
                 splitters=splitters if self.number == 0 else (),
             )
         )
-        keep_what_is_loaded()
+        freeze_loaded_objects()
 
     # --- input ------------------------------------------------------------------------------------------------------
 
@@ -222,7 +220,7 @@ class _Worker:
         blocks: dict[tuple[int, int], list[tuple[int, int, pa.RecordBatch]]] = defaultdict(list)
         for edge, _, seq, group, block in found:
             port = self.task.edges[edge].port
-            for each in mine if group == ALL else [group]:
+            for each in mine if group == ALL_GROUPS else [group]:
                 blocks[each, port].append((edge, seq, block))
         splitters.sort(key=lambda each: (each.edge, each.splitter))
         return blocks, tuple(splitters)

@@ -21,7 +21,7 @@ from anabranch.windows import Window
 from anabranch.windows.ids import pane_of
 from anabranch.windows.spans import Span
 
-LARGEST = 1 << 22
+MOST_TABLE_BYTES = 1 << 22
 """Bytes of a table of tuples: those that do not fit are kept. Results whose tuples are gone never are."""
 INT64 = np.iinfo(np.int64)
 FINEST = 256
@@ -86,7 +86,7 @@ class TupleFilter:
             pane = max(1, span.slide // FINEST)
         origin = span.origin + span.lo
         gaps = [[_inside(gap, pane, origin) for gap in _gaps(state, g, span)] for g in range(state.buckets)]
-        lookup = Lookup.of(gaps, most=LARGEST)
+        lookup = Lookup.of(gaps, most=MOST_TABLE_BYTES)
         return None if lookup is None else cls(lookup, pane, origin)
 
     def left_out(self, t: Column, bucket: Column | None) -> Column:

@@ -24,13 +24,16 @@ Coins depend on the seed, the batch and p only: a replay throws the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
+
+from anabranch.shedding.kernels import coin, may_drop, run_and_debt, says_drop
 
 Ranges = tuple[tuple[int, int], ...]
 """Units that are dropped: (first, last) of each run of them, ascending, with kept units between."""
-
-_MASK = (1 << 64) - 1
+KEY_BUCKETS = 64
+"""The most buckets that keys are hashed into."""
 
 
 @dataclass(frozen=True)
@@ -44,31 +47,16 @@ class Tally:
 
     def after(self, dropped: bool, coin: bool) -> Tally:
         """With one more unit; `coin`: whether its coin said drop."""
-        if dropped:
-            return Tally(self.run + 1, self.debt if coin else max(0, self.debt - 1))
-        return Tally(0, self.debt + coin)
+        return Tally(*run_and_debt(dropped, coin, self.run, self.debt))
 
     def decide(self, coin: bool, bound: int, ahead: int = 0) -> bool:
         """Whether the next unit is dropped; `ahead` units right after it are, whatever happens."""
-        return (coin or self.debt > 0) and self.run + 1 + ahead <= bound
+        return may_drop(coin, self.run, self.debt, bound, ahead)
 
 
 def most(bound: int) -> float:
     """The largest share of units that can be dropped with gaps of up to `bound`."""
     return bound / (bound + 1)
-
-
-def coin(seed: int, batch: int) -> float:
-    """A number in [0, 1) for a batch: uniform, independent of those of other batches (splitmix64)."""
-    mixed = (seed * 0x9E3779B97F4A7C15 + batch * 0xD1B54A32D192ED03 + 0x8CB92BA72F3D8DD7) & _MASK
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        mixed = ((mixed ^ (mixed >> shift)) * factor) & _MASK
-    return ((mixed ^ (mixed >> 31)) >> 11) / (1 << 53)
-
-
-def says_drop(u: float, p: float, bucket: int = 0, buckets: int = 1) -> bool:
-    """Whether the coin of a bucket says drop."""
-    return (u + bucket / buckets) % 1.0 < p
 
 
 @dataclass(frozen=True)
@@ -111,26 +99,29 @@ class DropState:
         """
         opens = max(opens, self.unit)
         through = max(through, opens - 1)
+        coin_of = cache(partial(coin, seed))  # all buckets share the number of a batch
         decided = [
-            self._bucket(g, opens, max(unseen, opens), through, p, bound, seed, needed) for g in range(self.buckets)
+            self._bucket(g, opens, max(unseen, opens), through, p, bound, coin_of, needed) for g in range(self.buckets)
         ]
         return DropState(opens, tuple(tally for tally, _ in decided), tuple(ranges for _, ranges in decided), p)
 
     def _bucket(
-        self, g: int, opens: int, unseen: int, through: int, p: float, bound: int | None, seed: int, needed: int
+        self,
+        g: int,
+        opens: int,
+        unseen: int,
+        through: int,
+        p: float,
+        bound: int | None,
+        coin_of: Callable[[int], float],
+        needed: int,
     ) -> tuple[Tally, Ranges]:
         before = set(_units(self.dropped[g], self.unit, max(through, unseen)))
         past = [(max(first, needed), min(last, opens - 1)) for first, last in self.dropped[g]]
         kept_past = [(first, last) for first, last in past if first <= last]
-        coins: dict[int, float] = {}
 
         def says(unit: int, at: float) -> bool:
-            if bound is None:
-                return False
-            batch = unit // max(1, bound)
-            if batch not in coins:
-                coins[batch] = coin(seed, batch)
-            return says_drop(coins[batch], at, g, self.buckets)
+            return bound is not None and says_drop(coin_of(unit // max(1, bound)), at, g, self.buckets)
 
         tally = self.tallies[g]
         # Right after the last dropped one a unit may have opened against its coin. Those behind were kept because of

@@ -32,6 +32,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from anabranch.names import plain_name
 from anabranch.spark.columns import quoted
 
 ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -46,7 +47,7 @@ def map_in_arrow(rows: DataFrame, function: ArrowFunction, schema: StructType) -
     names, declared = rows.columns, _declared(schema)
     if any(set(name) & {".", "`"} for name in names):
         # PySpark looks for columns by their names, without quotes: one with a dot would be the field of a struct.
-        rows = rows.toDF(*(f"__ab_c{i}" for i in range(len(names))))
+        rows = rows.toDF(*(plain_name(i) for i in range(len(names))))
     in_one_form = _InOneForm(function, tuple(names), arrow_schema(schema))
     mapped = rows.mapInArrow(in_one_form, declared)  # type: ignore[arg-type]
     if declared == _nullable(schema):

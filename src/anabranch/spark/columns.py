@@ -28,6 +28,7 @@ from pyspark.sql.types import (
 )
 
 from anabranch.errors import ColumnTypeError, InvalidArgumentError
+from anabranch.names import EVENT
 
 MICROS = 1_000_000
 """Of a second."""
@@ -35,8 +36,6 @@ TimeUnit = Literal["s", "ms", "us"]
 """What a bigint of time counts."""
 LAST_SECOND = 2**31 - 1
 """The last time that an int of seconds can hold: 2038-01-19T03:14:07Z."""
-EVENT = "__ab_event"
-"""The timestamp that carries the watermark, where the user's time is of another type: Spark takes no other."""
 
 
 def floordiv(value: Column, by: int) -> Column:

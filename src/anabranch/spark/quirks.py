@@ -1,7 +1,8 @@
-"""Errors of a file system that Spark ran into, as errors of ours.
+"""Where Spark behaves oddly: how we deal with it, in one place.
 
-Spark keeps offsets and commits in the checkpoint folder itself, and shuffles through folders of its own. What the disk
-answers arrives as the text of a Java exception.
+- Errors come as several families of exceptions (`SPARK_ERRORS`).
+- What the disk answers to Spark arrives as the text of a Java exception (`disk_error`). Spark keeps offsets and commits
+  in the checkpoint folder itself, and shuffles through folders of its own.
 """
 
 from __future__ import annotations
@@ -12,7 +13,18 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from anabranch.errors import AnabranchError, StateError, cannot_write
+from pyspark.errors import PySparkException
+
+from anabranch.errors import StateError, cannot_write
+
+SPARK_ERRORS: tuple[type[Exception], ...] = (PySparkException,)
+"""What a call of Spark raises when Spark fails. An exception of Java that PySpark has no class for comes as py4j's."""
+try:
+    from py4j.protocol import Py4JError
+
+    SPARK_ERRORS = (PySparkException, Py4JError)
+except ImportError:  # PySpark's client for Spark Connect comes without py4j
+    pass
 
 _CAUSES = {os.strerror(code): code for code in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)}
 # Of Java alone: a function of the user that could not write its own file says so in other words.
@@ -35,13 +47,11 @@ def disk_error(failed: BaseException, checkpoint: str) -> StateError | None:
 
 
 @contextmanager
-def starting(checkpoint: str) -> Iterator[None]:
+def disk_errors_translated(checkpoint: str) -> Iterator[None]:
     """Around the start of Spark's query, which writes to the checkpoint too."""
     try:
         yield
-    except AnabranchError:
-        raise
-    except Exception as error:
+    except SPARK_ERRORS as error:
         ours = disk_error(error, checkpoint)
         if ours is None:
             raise

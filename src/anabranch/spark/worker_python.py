@@ -25,6 +25,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from anabranch.errors import WorkerPythonError
 from anabranch.spark.arrow import map_in_arrow
+from anabranch.spark.quirks import SPARK_ERRORS
 
 PACKAGES = ("anabranch", "numba", "numpy", "pyarrow")
 """What a worker imports."""
@@ -70,7 +71,7 @@ def check_workers(session: SparkSession) -> None:
         return
     try:
         map_in_arrow(session.range(1), _nothing, StructType([StructField("id", LongType())])).collect()
-    except Exception as error:
+    except SPARK_ERRORS as error:
         found = worker_python_error(str(error))
         if found is None:
             raise

@@ -32,10 +32,10 @@ from typing import Protocol
 
 from anabranch.errors import InvalidArgumentError
 
-BROADCAST = 0.01
+BROADCAST_SHARE = 0.01
 """the paper's default for b, the share of tuples that go everywhere"""
 
-LARGEST = 1_024
+MOST_SPLITTERS = 1_024
 """splitters, unless told otherwise"""
 
 
@@ -112,8 +112,8 @@ class SplitCosts:
     """a splitter's handing on, per copy"""
     O: float = 0.0  # noqa: E741 (the paper's name)
     """the query itself"""
-    b: float = BROADCAST
-    r: float = 1.0 - BROADCAST
+    b: float = BROADCAST_SHARE
+    r: float = 1.0 - BROADCAST_SHARE
     o: float = 0.0
 
     def __post_init__(self) -> None:
@@ -191,7 +191,7 @@ class SplitCosts:
         total = self.router() + splitting + without_query
         return splitting / total if total > 0 else 1.0
 
-    def splitters(self, rate: float, q: int, *, limit: int = LARGEST) -> int:
+    def splitters(self, rate: float, q: int, *, limit: int = MOST_SPLITTERS) -> int:
         """The least p by equation (3): as many splitters as the rate needs, with these costs and shares."""
         _at_least_1("q", q)
         return _within(rate * self.splitter(q), limit)
@@ -211,7 +211,9 @@ class SplitCosts:
         return "\n".join(lines)
 
 
-def splitters_needed(desired: float, single: float, q: int, *, b: float = BROADCAST, limit: int = LARGEST) -> int:
+def splitters_needed(
+    desired: float, single: float, q: int, *, b: float = BROADCAST_SHARE, limit: int = MOST_SPLITTERS
+) -> int:
     """Equation (6): p = ceil(desired / single * (1 - b + b*q)), within 1 .. limit.
 
     `desired` is the stream's rate and `single` that of one splitter with q = 1, in the same unit. It takes all work to

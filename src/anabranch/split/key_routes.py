@@ -14,7 +14,8 @@ from anabranch.keys.census import KeyCounter
 from anabranch.keys.hashing import hash_keys
 from anabranch.keys.partitioner import HeavyKeys, Partitioner
 from anabranch.keys.policy import Partitioning
-from anabranch.split.splitter import OMIT, Census, PaneGate, Route
+from anabranch.split.gates import Census
+from anabranch.split.routes import OMIT, Route
 from anabranch.windows.ids import Stretch
 
 _MIX = np.int64(0x2545F4914F6CDD1D)  # odd, and without a pattern
@@ -98,24 +99,3 @@ class KeyRoute(Route):
 
     def ended(self, census: Census) -> None:
         census.keys.pieces += self.counter.pieces
-
-
-@dataclass(frozen=True)
-class PlacedGate(PaneGate):
-    """Panes that were evaluated where a partitioner had placed their tuples: counts what is where.
-
-    The column `part` says which worker evaluated a pane, modulo `workers`; `hashed` is the hash of its key, and is
-    taken off. `stretch` is in panes.
-    """
-
-    part: str
-    hashed: str
-    workers: int
-    stretch: Stretch
-
-    def __call__(self, window: pa.RecordBatch, census: Census) -> pa.RecordBatch:
-        window = super().__call__(window, census)
-        windows = self.stretch.of(window.column(self.pane).to_numpy())
-        workers = window.column(self.part).to_numpy() % self.workers
-        census.keys.add(windows, workers, window.column(self.hashed).to_numpy(), window.column(self.rows).to_numpy())
-        return window.drop_columns([self.hashed])

@@ -17,24 +17,24 @@ exchange delivered them in.
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyspark import TaskContext
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
-from anabranch._worker_gc import keep_what_is_loaded
+from anabranch._worker_gc import freeze_loaded_objects
 from anabranch.errors import OperatorError
-from anabranch.io.blocks import micros_of, one_batch, pack_in_parts, payloads, referenced
-from anabranch.keys.census import KeyCounter
+from anabranch.io.blocks import pack_in_parts
 from anabranch.spark.arrow import arrow_schema
+from anabranch.split.gates import Census, Gate
+from anabranch.split.readers import Reader
 from anabranch.split.report import SplitterReport
+from anabranch.split.routes import OMIT, Route
 
 PACKED_SCHEMA = StructType(
     [*(StructField(name, IntegerType()) for name in ("worker", "grp", "edge", "part", "seq")),
@@ -44,236 +44,13 @@ _PACKED = arrow_schema(PACKED_SCHEMA)
 
 MARK = -1
 """The group of a mark: not data, but what the splitter saw."""
-ALL = -2
+ALL_GROUPS = -2
 """The group of a block for every group of its worker."""
-OMIT = -1
-"""The route of a tuple that goes nowhere."""
 
 WINDOW_BYTES = 1 << 22
 """W, unless tuned."""
 
 Ints = NDArray[np.int64]
-RouteFunction = Callable[[pa.RecordBatch, int], Any]
-BroadcastFunction = Callable[[pa.RecordBatch], Any]
-
-
-# --- which tuples count ---------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Census:
-    """What a splitter saw: all tuples are counted, whatever becomes of them."""
-
-    rows: int = 0
-    late: int = 0
-    bad: int = 0
-    max_t: int | None = None
-    keys: KeyCounter = field(default_factory=KeyCounter)
-
-    def see(self, max_t: Any) -> None:
-        if max_t is not None:
-            self.max_t = int(max_t) if self.max_t is None else max(self.max_t, int(max_t))
-
-
-class Gate(ABC):
-    """Lets the tuples through that the query can take, and counts the others."""
-
-    @abstractmethod
-    def __call__(self, window: pa.RecordBatch, census: Census) -> pa.RecordBatch: ...
-
-
-@dataclass(frozen=True)
-class RowGate(Gate):
-    """Tuples with a time that the watermark has not passed. `late_before` is the watermark when the epoch began.
-
-    Those with a time after `limit` count as tuples without one: they are too far ahead (`runtime.ahead`).
-    """
-
-    time: str
-    late_before: int | None
-    limit: int | None = None
-
-    def __call__(self, window: pa.RecordBatch, census: Census) -> pa.RecordBatch:
-        times = micros_of(window.column(self.time))
-        latest = pc.max(times).as_py()
-        if self.limit is not None and latest is not None and latest > self.limit:
-            times = pc.if_else(pc.less_equal(times, self.limit), times, None)
-            latest = pc.max(times).as_py()
-        census.rows += window.num_rows
-        census.bad += times.null_count
-        census.see(latest)
-        if self.late_before is None:
-            return window.filter(times.is_valid()) if times.null_count else window
-        on_time = pc.greater_equal(times, self.late_before)
-        passed = pc.sum(on_time).as_py() or 0
-        census.late += window.num_rows - times.null_count - passed
-        return window if passed == window.num_rows else window.filter(on_time)
-
-
-class OpenGate(Gate):
-    """Lets everything through."""
-
-    def __call__(self, window: pa.RecordBatch, census: Census) -> pa.RecordBatch:
-        census.rows += window.num_rows
-        return window
-
-
-@dataclass(frozen=True)
-class PaneGate(Gate):
-    """Panes that Spark made of the tuples. Those of late tuples, and of tuples without a time, have no pane id.
-
-    The columns `rows`, `timed` (rows with a time) and `max_t` are taken off.
-    """
-
-    pane: str
-    rows: str
-    timed: str
-    max_t: str
-
-    def __call__(self, window: pa.RecordBatch, census: Census) -> pa.RecordBatch:
-        rows = pc.sum(window.column(self.rows)).as_py() or 0
-        census.rows += rows
-        census.see(pc.max(window.column(self.max_t)).as_py())
-        panes = window.column(self.pane)
-        if panes.null_count:
-            outside = window.filter(panes.is_null())
-            timed = pc.sum(outside.column(self.timed)).as_py() or 0
-            census.late += timed
-            census.bad += (pc.sum(outside.column(self.rows)).as_py() or 0) - timed
-            window = window.filter(panes.is_valid())
-        return window.drop_columns([self.timed, self.max_t])
-
-
-# --- where they go --------------------------------------------------------------------------------------------------
-
-
-class Route(ABC):
-    """Says for every tuple of a window which group it goes to: (groups, broadcast, the window as it travels)."""
-
-    def begun(self, part: int) -> Route:
-        """The route of one splitter, which may keep counts of its own; `part` is the splitter's number."""
-        return self
-
-    def ended(self, census: Census) -> None:  # noqa: B027  # most routes count nothing
-        """The splitter has read everything: the route may tell what it counted."""
-
-    @abstractmethod
-    def __call__(
-        self, window: pa.RecordBatch, groups: int
-    ) -> tuple[NDArray[Any], NDArray[np.bool_] | None, pa.RecordBatch]: ...
-
-
-@dataclass(frozen=True)
-class ColumnRoute(Route):
-    """The route, and perhaps the broadcast, as columns that Spark computed; they do not travel on."""
-
-    group: str
-    broadcast: str | None = None
-
-    def __call__(
-        self, window: pa.RecordBatch, groups: int
-    ) -> tuple[NDArray[Any], NDArray[np.bool_] | None, pa.RecordBatch]:
-        to = _numbers(window.column(self.group))
-        names = [self.group]
-        everywhere = None
-        if self.broadcast is not None:
-            everywhere = window.column(self.broadcast).fill_null(False).to_numpy(zero_copy_only=False)
-            names.append(self.broadcast)
-        return to, everywhere, window.drop_columns(names)
-
-
-@dataclass(frozen=True)
-class FunctionRoute(Route):
-    """Functions over whole blocks, as a user writes them: numpy or Arrow arrays, one entry per tuple."""
-
-    route: RouteFunction | None
-    broadcast: BroadcastFunction | None
-
-    def __call__(
-        self, window: pa.RecordBatch, groups: int
-    ) -> tuple[NDArray[Any], NDArray[np.bool_] | None, pa.RecordBatch]:
-        rows = window.num_rows
-        to = np.full(rows, OMIT, np.int64) if self.route is None else _answer("route", self.route(window, groups), rows)
-        everywhere = None
-        if self.broadcast is not None:
-            everywhere = _answer("broadcast", self.broadcast(window), rows).astype(bool)
-        return to, everywhere, window
-
-
-def _answer(what: str, value: Any, rows: int) -> NDArray[Any]:
-    if isinstance(value, np.ndarray):
-        array = value
-    else:
-        array = _numbers(value if isinstance(value, (pa.Array, pa.ChunkedArray)) else pa.array(value))
-    if array.shape != (rows,):
-        raise OperatorError(
-            f"the {what} function gave {array.shape} answers for a block of {rows} tuples; tuples would go astray",
-            hint=f"return one entry per tuple: {what} gets a whole record batch and answers with an array",
-        )
-    return array
-
-
-def _numbers(array: pa.Array | pa.ChunkedArray) -> NDArray[Any]:
-    """Groups as numbers; null means: nowhere."""
-    if isinstance(array, pa.ChunkedArray):
-        array = array.combine_chunks()
-    if array.null_count:
-        array = array.fill_null(OMIT if not pa.types.is_boolean(array.type) else False)
-    return np.asarray(array.to_numpy(zero_copy_only=False))
-
-
-# --- what they read -------------------------------------------------------------------------------------------------
-
-
-class Reader(ABC):
-    """Turns the batches of a task into physical windows."""
-
-    @abstractmethod
-    def __call__(self, batches: Iterator[pa.RecordBatch], window_bytes: int) -> Iterator[pa.RecordBatch]: ...
-
-
-class RowReader(Reader):
-    """Rows: batches are gathered until they make a window."""
-
-    def __call__(self, batches: Iterator[pa.RecordBatch], window_bytes: int) -> Iterator[pa.RecordBatch]:
-        gathered: list[pa.RecordBatch] = []
-        held = 0
-        for batch in batches:
-            if not batch.num_rows:
-                continue
-            gathered.append(batch)
-            held += batch.nbytes
-            if held >= window_bytes:
-                yield _joined(gathered)
-                gathered, held = [], 0
-        if gathered:
-            yield _joined(gathered)
-
-
-@dataclass(frozen=True)
-class BlockReader(Reader):
-    """Packed blocks, in a binary column. Each is a window of its own; small ones are joined."""
-
-    column: str
-
-    def __call__(self, batches: Iterator[pa.RecordBatch], window_bytes: int) -> Iterator[pa.RecordBatch]:
-        blocks = (block for batch in batches for block in payloads(batch.column(self.column)))
-        return RowReader()(blocks, window_bytes)
-
-
-class ReferenceReader(Reader):
-    """References to blocks in files (`anabranch.io.replay.source`): read here, so that they never were rows."""
-
-    def __call__(self, batches: Iterator[pa.RecordBatch], window_bytes: int) -> Iterator[pa.RecordBatch]:
-        blocks = (block for batch in batches for block in referenced(batch))
-        return RowReader()(blocks, window_bytes)
-
-
-def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    return batches[0] if len(batches) == 1 else one_batch(pa.Table.from_batches(batches))
-
-
-# --- the splitter ---------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -331,7 +108,7 @@ class Splitter:
         route.ended(census)
         if self.marked:
             yield self._marks(part, census, measures)
-        keep_what_is_loaded()
+        freeze_loaded_objects()
 
     def _split(
         self, window: pa.RecordBatch, route: Route, measures: _Measures
@@ -348,7 +125,7 @@ class Splitter:
             copies = travelling.filter(pa.array(everywhere))
             measures.broadcast += copies.num_rows
             # Once per worker, which hands it to all of its groups.
-            pieces += [(worker, ALL, copies) for worker in sorted(set(self.routing))]
+            pieces += [(worker, ALL_GROUPS, copies) for worker in sorted(set(self.routing))]
             to = np.where(everywhere, OMIT, to)
         if len(to) and (to.min() < OMIT or to.max() >= groups):
             wrong = to[(to < OMIT) | (to >= groups)][0]

@@ -23,21 +23,21 @@ SAMPLES = 3
 """measurements of each size, and rates in a row that must be low to open the search again"""
 REOPEN = 0.25
 """a fall of the rate, at the size settled on, that opens the search again"""
-SMALLEST = 4_096
-LARGEST = 4 * 1024 * 1024
+SEARCH_START = 4_096
+SEARCH_LIMIT = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True)
 class WindowSearch:
     """Where the search stands. `rates` are those of the present size, `reference` the best rate of the one before."""
 
-    size: int = SMALLEST
+    size: int = SEARCH_START
     settled: bool = False
     reference: float | None = None
     """while searching the best rate of half the size, once settled the rate settled on; None before the first"""
     rates: tuple[float, ...] = field(default=())
 
-    def after(self, size: int, rate: float, *, start: int = SMALLEST, limit: int = LARGEST) -> WindowSearch:
+    def after(self, size: int, rate: float, *, start: int = SEARCH_START, limit: int = SEARCH_LIMIT) -> WindowSearch:
         """The search after one measurement; one of another size, or without a rate, says nothing."""
         if size != self.size or not rate > 0:
             return self
@@ -56,7 +56,7 @@ class WindowSearch:
 
 
 def next_window_bytes(
-    history: Sequence[tuple[int, float]], *, start: int = SMALLEST, limit: int = LARGEST
+    history: Sequence[tuple[int, float]], *, start: int = SEARCH_START, limit: int = SEARCH_LIMIT
 ) -> tuple[int, bool]:
     """The W to use next, and whether the search has settled on it. `history` is all of it, oldest first."""
     search = WindowSearch(start)

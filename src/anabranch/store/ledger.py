@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from anabranch.errors import CheckpointError, InvalidArgumentError, StateError
-from anabranch.io.folder import FORMAT, Folder
+from anabranch.io.folder import FILE_FORMAT, Folder
 from anabranch.store.records import EpochDecision, EpochOutcome, UnreadableRecord
 
 _IDENTITY = "query.json"
@@ -168,7 +168,7 @@ def open_checkpoint(folder: Folder, query: str, description: Sequence[str]) -> s
                 hint="give an empty folder, or one that does not exist yet",
             )
         folder.create()
-        content = {"format": FORMAT, "id": uuid.uuid4().hex, "query": query, "description": list(description)}
+        content = {"format": FILE_FORMAT, "id": uuid.uuid4().hex, "query": query, "description": list(description)}
         folder.write(_IDENTITY, "checkpoint", json.dumps(content, indent=1).encode(), query=query)
     _, payload = folder.read(_IDENTITY, "checkpoint")  # also the first time: what counts is what the folder has
     known = json.loads(payload.to_pybytes())

@@ -23,7 +23,7 @@ from pyarrow import fs
 
 from anabranch.errors import CheckpointError, InvalidArgumentError, StateError
 from anabranch.io.folder import Folder
-from anabranch.io.sinks.base import FileSink
+from anabranch.io.sinks import FileSink
 from anabranch.store.checkpoint_lock import CheckpointLock
 from anabranch.store.epoch_store import EpochStore
 from anabranch.store.ledger import Ledger, identity_of

@@ -12,7 +12,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from anabranch.io.blocks import micros_of, read_block, write_blocks
-from anabranch.io.replay.source import backlog, replay
+from anabranch.io.replay import backlog, replay
 
 
 def table(rows: int, first: int = -30) -> pa.Table:

@@ -9,7 +9,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -26,8 +25,8 @@ from anabranch.io.blocks import write_blocks
 from anabranch.local.session import local_session
 from anabranch.operators.numbering import SHED, WINDOWS_KEPT, WINDOWS_SHED
 from anabranch.query.graph import Step
-from anabranch.query.nodes import PositionsNode
-from anabranch.runtime.execution.base import Recipe, recipe_of
+from anabranch.runtime.execution.base import Execution
+from anabranch.runtime.execution.choose import execution_of
 from anabranch.runtime.settings import Settings
 from anabranch.windows import Panes, Window
 from tests.conftest import ROOT
@@ -195,12 +194,13 @@ def test_a_drop_leaves_windows_out_and_the_others_alone(
     feed.add(*random_epochs(6))
     bound = 3
 
-    def shedding(step: Step, settings: Settings) -> Recipe:
-        recipe = recipe_of(step, settings)
-        drop = {"p": 0.7, "bound": bound, "seed": 1} if isinstance(step.node, PositionsNode) else None
-        return recipe if drop is None else replace(recipe, fixed={**recipe.fixed, SHED: drop})
+    def shedding(step: Step, settings: Settings) -> Execution:
+        execution = execution_of(step, settings)
+        if step.node.numbers_rows:
+            execution.fixed = {**execution.fixed, SHED: {"p": 0.7, "bound": bound, "seed": 1}}
+        return execution
 
-    monkeypatch.setattr("anabranch.runtime.runner.recipe_of", shedding)
+    monkeypatch.setattr("anabranch.runtime.runner.execution_of", shedding)
     query = CASES[way](stream_of(feed.stream(spark))).agg(n=ab.count(), all=ab.collect("value"))
     sink = ab.MemorySink()
     handle = query.start(sink, checkpoint=tmp_path / "checkpoint", live=tmp_path / "live", trigger="available-now")

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+import pytest
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 import anabranch as ab
 from anabranch.query.origins import Source
-from anabranch.spark.order import order_may_change
+from anabranch.spark.order import order_may_change, physical_plan
 from tests.spark.streams import Feed, in_micros
 
 
@@ -66,3 +67,16 @@ def test_what_reads_from_an_exchange_is_sorted_first(spark: SparkSession, tmp_pa
         source = ab.stream(stream, time="at", watermark="0 s").parts[0].origin
         assert isinstance(source, Source) and source.order_may_change is changes
     assert not order_may_change(spark.range(3).where("id > 1"))
+
+
+def test_the_plan_is_read_without_a_trace(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:
+    observation = Observation()
+    bounded = spark.range(10).withColumn("odd.name", F.col("id")).observe(observation, F.count("id").alias("n"))
+    stream = spark.readStream.format("rate").load().withWatermark("timestamp", "1 second")
+    views = spark.catalog.listTables()
+    assert "Range" in physical_plan(bounded) and "CollectMetrics" in physical_plan(bounded)
+    assert "EventTimeWatermark" in physical_plan(stream)
+    assert "StateStoreSave" in physical_plan(stream.groupBy(F.window("timestamp", "10 seconds")).count())
+    assert spark.catalog.listTables() == views
+    assert capfd.readouterr().out == ""
+    assert bounded.count() == 10 and observation.get == {"n": 10}  # the plan alone counted nothing

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from anabranch.io.folder import FORMAT
+from anabranch.io.folder import FILE_FORMAT
 from tests.golden.make import BASE
 from tests.golden.queries import EPOCHS, QUERIES, add_epochs, run
 
@@ -50,4 +50,4 @@ def test_a_checkpoint_of_an_earlier_release_is_resumed(
 
 
 def test_there_is_a_checkpoint_of_every_earlier_format() -> None:
-    assert {path.stem for path in GOLDEN} >= {f"format-{number}" for number in range(1, FORMAT)}
+    assert {path.stem for path in GOLDEN} >= {f"format-{number}" for number in range(1, FILE_FORMAT)}

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from anabranch.aggregates.folds import Concatenate, Sum
 from anabranch.aggregates.kernels import find_runs
-from anabranch.operators.batch_windows import BATCH, FIRST, LAST, PANES, ROWS, SPEC, SlidingOperator
+from anabranch.names import BATCH, FIRST, LAST, PANES, ROWS, SPEC
+from anabranch.operators.batch_windows import SlidingOperator
 from anabranch.windows import Batches, PaneWindow
 
 

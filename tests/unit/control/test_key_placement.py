@@ -19,9 +19,11 @@ from anabranch.keys.metrics import loads_of
 from anabranch.keys.partitioner import HeavyKeys, Partitioner
 from anabranch.keys.policy import PAPER, Partitioning
 from anabranch.observe.progress import EpochProgress, OperatorProgress, PartitionMeasure
-from anabranch.split.key_routes import KeyRoute, PlacedGate
+from anabranch.split.gates import Census, CountingPaneGate, OpenGate
+from anabranch.split.key_routes import KeyRoute
+from anabranch.split.readers import RowReader
 from anabranch.split.report import SplitterReport
-from anabranch.split.splitter import MARK, Census, OpenGate, RowReader, Splitter
+from anabranch.split.splitter import MARK, Splitter
 from anabranch.windows.ids import Stretch
 
 S = 1_000_000
@@ -90,7 +92,7 @@ def test_what_a_splitter_tells_is_what_it_did(rows: list[tuple[str, int]], polic
 
 
 def test_a_gate_counts_the_panes_that_pass_it() -> None:
-    gate = PlacedGate("pane", "rows", "timed", "max_t", "part", "hash", 2, Stretch(3))
+    gate = CountingPaneGate("pane", "rows", "timed", "max_t", "part", "hash", 2, Stretch(3))
     #   worker = part modulo 2; the window of three panes: -1 for panes -3..-1, 0 for 0..2
     panes = pa.RecordBatch.from_pydict(
         {

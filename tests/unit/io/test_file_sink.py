@@ -10,7 +10,7 @@ import pytest
 import anabranch as ab
 from anabranch.errors import CheckpointError, StateError
 from anabranch.io.folder import Folder
-from anabranch.io.sinks.base import Published
+from anabranch.io.sinks import Published
 
 
 def published(query: str, tmp_path: Path) -> Published:

@@ -24,7 +24,7 @@ from pyspark import cloudpickle
 
 from anabranch.errors import CheckpointError, InvalidArgumentError, StateError
 from anabranch.io import folder
-from anabranch.io.folder import ALIGNMENT, FORMAT, OLDEST, Folder
+from anabranch.io.folder import ALIGNMENT, FILE_FORMAT, OLDEST_FORMAT, Folder
 from tests.conftest import s3_at
 
 RESERVED = {"kind", "crc32", "length", "name", "payload", "self"}
@@ -170,18 +170,18 @@ def test_any_flipped_bit(local: Folder) -> None:
 
 
 def test_a_newer_format(local: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder, "FORMAT", FORMAT + 1)
+    monkeypatch.setattr(folder, "FILE_FORMAT", FILE_FORMAT + 1)
     local.write("a", "thing", b"x")
     monkeypatch.undo()
-    with pytest.raises(CheckpointError, match=f"format {FORMAT + 1}"):
+    with pytest.raises(CheckpointError, match=f"format {FILE_FORMAT + 1}"):
         local.read("a", "thing")
 
 
 def test_an_older_format_than_is_supported(local: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder, "FORMAT", OLDEST - 1)
+    monkeypatch.setattr(folder, "FILE_FORMAT", OLDEST_FORMAT - 1)
     local.write("a", "thing", b"x")
     monkeypatch.undo()
-    with pytest.raises(CheckpointError, match=f"has format {OLDEST - 1}, .* reads is {OLDEST}"):
+    with pytest.raises(CheckpointError, match=f"has format {OLDEST_FORMAT - 1}, .* reads is {OLDEST_FORMAT}"):
         local.read("a", "thing")
 
 
@@ -190,7 +190,7 @@ def test_layout(local: Folder) -> None:
     local.write("a", "thing", b"payload", query="q")
     raw = Path(local.path, "a").read_bytes()
     magic, version, length, header_crc, prefix_crc = struct.unpack_from("<8sIIII", raw)
-    assert (magic, version) == (b"ANABRNCH", FORMAT)
+    assert (magic, version) == (b"ANABRNCH", FILE_FORMAT)
     assert prefix_crc == zlib.crc32(raw[:20]) and header_crc == zlib.crc32(raw[24 : 24 + length])
     assert (24 + length) % ALIGNMENT == 0 and raw[24 + length :] == b"payload"
 

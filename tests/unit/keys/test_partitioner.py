@@ -16,7 +16,7 @@ from anabranch.keys.kernels import candidates_of
 from anabranch.keys.metrics import WindowLoads, loads_of
 from anabranch.keys.partitioner import HeavyKeys, Partitioner
 from anabranch.keys.policy import POLICIES, Partitioning
-from anabranch.keys.selection import Seen, select
+from anabranch.keys.selection import WindowKeys, select
 from tests.oracles import partitioners as oracle
 
 VARIANTS = [Partitioning(policy) for policy in POLICIES if policy != "heavy"] + [
@@ -133,9 +133,9 @@ def test_windows_start_anew_and_do_not_know_of_each_other(what: Partitioning) ->
 
 def test_only_the_newest_windows_are_kept() -> None:
     kept = Partitioner(Partitioning("am"), 4)
-    for window in range(3 * partitioner.MOST_OPEN):
+    for window in range(3 * partitioner.MOST_OPEN_WINDOWS):
         kept.assign(oracle_hashes(np.arange(10)), np.full(10, window))
-    assert sorted(kept._open) == list(range(2 * partitioner.MOST_OPEN, 3 * partitioner.MOST_OPEN))
+    assert sorted(kept._open) == list(range(2 * partitioner.MOST_OPEN_WINDOWS, 3 * partitioner.MOST_OPEN_WINDOWS))
 
 
 def test_heavy_keys_go_where_the_table_says() -> None:
@@ -204,9 +204,9 @@ def test_memory_of_hyperloglog_is_table_4s_within_a_factor_of_two(workers: int, 
 
 
 def test_the_selection_rule() -> None:
-    few = Seen([4, 4, 4], [10_000.0] * 3)
-    many = Seen([4_000, 4_100], [10_000.0] * 2)
-    growing = Seen([4, 400], [10_000.0] * 2)
+    few = WindowKeys([4, 4, 4], [10_000.0] * 3)
+    many = WindowKeys([4_000, 4_100], [10_000.0] * 2)
+    growing = WindowKeys([4, 400], [10_000.0] * 2)
     assert select(None, splitters=1).partitioning.policy == "cam"
     assert select(few, splitters=4).partitioning.policy == "sh"
     assert select(many, splitters=1).partitioning.policy == "cam"
@@ -216,10 +216,10 @@ def test_the_selection_rule() -> None:
 
 
 def test_the_rule_does_not_swing() -> None:
-    edge = Seen([1_000], [9_999.0])  # a little too many keys for SH
+    edge = WindowKeys([1_000], [9_999.0])  # a little too many keys for SH
     assert select(edge, splitters=1).partitioning.policy == "cam"
     assert select(edge, splitters=1, present=Partitioning("sh")).partitioning.policy == "sh"
-    other = Seen([1_000], [10_001.0])  # a few keys less than too many
+    other = WindowKeys([1_000], [10_001.0])  # a few keys less than too many
     assert select(other, splitters=1).partitioning.policy == "sh"
     assert select(other, splitters=1, present=Partitioning("cam")).partitioning.policy == "cam"
 

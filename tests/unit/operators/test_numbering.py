@@ -11,30 +11,26 @@ from decimal import Decimal
 from itertools import groupby, pairwise
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.aggregates.folds import Concatenate, Sum
-from anabranch.operators.batch_windows import FIRST, LAST, PANE, ROWS, SPEC
+from anabranch.names import FIRST, LAST, OPEN, PANE, POSITION, ROWS, SPEC
+from anabranch.operators.count_windows import CountWindowOperator
 from anabranch.operators.numbering import (
-    BUCKETS,
     COUNTED,
     DROPPED,
     NUMBERED,
-    POSITION,
     SHED,
     WINDOWS_KEPT,
     WINDOWS_SHED,
     Numbering,
     PositionsOperator,
-    coins,
-    decide,
 )
+from anabranch.operators.pane_runs import WindowSettings
 from anabranch.operators.state import MemoryState, State
-from anabranch.operators.time_windows import OPEN, CountWindowOperator, WindowSettings
-from anabranch.shedding.windrop import Tally, coin
+from anabranch.shedding.windrop import KEY_BUCKETS
 from anabranch.windows import Panes, Window
 from tests.oracles.positions import Counting, Drop, Row
 
@@ -224,7 +220,7 @@ def test_windows_leave_once_when_they_are_full(
 ) -> None:
     per_key = way == "per key"
     pipeline = Pipeline(windows, per_key, keyed=way != "no key")
-    play(pipeline, Counting(windows.windows, per_key, BUCKETS), epochs, delay)
+    play(pipeline, Counting(windows.windows, per_key, KEY_BUCKETS), epochs, delay)
     assert set(pipeline.metrics) <= {COUNTED}
 
 
@@ -234,7 +230,7 @@ def test_dropped_windows_do_not_leave_and_the_others_are_exact(
 ) -> None:
     per_key = way == "per key"
     pipeline = Pipeline(windows, per_key, keyed=way != "no key")
-    oracle = Counting(windows.windows, per_key, BUCKETS)
+    oracle = Counting(windows.windows, per_key, KEY_BUCKETS)
     play(pipeline, oracle, many_rows(seed), delay, drops)
     assert len(pipeline.emitted) == sum(len(count.rows) for count in oracle.counts.values()) - oracle.dropped_rows
     for count in oracle.counts.values():
@@ -304,29 +300,6 @@ def test_the_state_holds_what_open_windows_need() -> None:
     # Six rows of three keys wait, seven panes of each are open; as much again may not be cleared away yet.
     assert max(sizes) == max(sizes[:100]) < 2 * 3 * (6 + 7) + 40
     assert len(pipeline.answers) == 3 * len(range(0, 395 - 7 + 1, 3))
-
-
-@given(st.integers(0, 2**62), st.lists(st.integers(0, 2**40), max_size=20))
-def test_coins_are_those_of_the_window_drop(seed: int, batches: list[int]) -> None:
-    assert coins(seed, np.array(batches, np.int64)).tolist() == [coin(seed, batch) for batch in batches]
-
-
-@given(st.lists(st.lists(st.booleans(), max_size=30), min_size=1, max_size=4), st.integers(0, 5), st.integers(0, 3))
-def test_the_kernel_decides_as_the_tally(thrown: list[list[bool]], bound: int, debt: int) -> None:
-    offsets = np.cumsum([0, *map(len, thrown)])
-    units = np.concatenate([np.arange(len(each)) for each in thrown])
-    run, owed = np.zeros(len(thrown), np.int64), np.full(len(thrown), debt)
-    last = np.full(len(thrown), -1)
-    coin_of = np.array([each for key in thrown for each in key], np.bool_)
-    latest = decide(offsets, units, coin_of, bound, run, owed, last)
-    for i, each in enumerate(thrown):
-        tally, kept = Tally(0, debt), -1
-        for unit, says in enumerate(each):
-            dropped = tally.decide(says, bound)
-            tally = tally.after(dropped, says)
-            kept = kept if dropped else unit
-            assert latest[offsets[i] + unit] == kept
-        assert (run[i], owed[i], last[i]) == (tally.run, tally.debt, kept)
 
 
 def test_keys_of_any_type_can_be_read_in_the_report() -> None:

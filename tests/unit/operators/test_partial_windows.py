@@ -20,9 +20,9 @@ from anabranch.io.blocks import pack
 from anabranch.keys import partitioner
 from anabranch.keys.partitioner import Partitioner, table_of
 from anabranch.keys.policy import Partitioning
-from anabranch.operators.batch_windows import FIRST, LAST, PANE, ROWS, SPEC
+from anabranch.names import FIRST, LAST, PANE, ROWS, SPEC
+from anabranch.operators.pane_runs import WindowSettings
 from anabranch.operators.partial_windows import Aggregation, PartialEvaluation, WholeEvaluation
-from anabranch.operators.time_windows import WindowSettings
 from anabranch.split.splitter import MARK
 from anabranch.windows import Panes, Window
 from anabranch.windows.ids import Stretch
@@ -370,7 +370,7 @@ def test_an_old_window_that_was_never_open_may_come_while_there_is_room() -> Non
 
 
 def test_whoever_is_not_strict_forgets_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partitioner, "MOST_OPEN", 2)
+    monkeypatch.setattr(partitioner, "MOST_OPEN_WINDOWS", 2)
     loose = Partitioner(Partitioning("cam"), 4)
     for window in (0, 1, 2, 3, 0):
         loose.assign(*in_window(window))

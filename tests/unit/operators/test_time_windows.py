@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.aggregates.folds import Concatenate, Edge, Extreme, Sum
-from anabranch.operators.batch_windows import FIRST, LAST, PANE, ROWS, SPEC
+from anabranch.names import FIRST, LAST, PANE, ROWS, SPEC
+from anabranch.operators.pane_runs import WindowSettings
 from anabranch.operators.state import MemoryState
-from anabranch.operators.time_windows import WindowOperator, WindowSettings
+from anabranch.operators.time_windows import WindowOperator
 from anabranch.windows import Panes, Window
 
 Row = tuple[int, str | None, int]  # time, key, value

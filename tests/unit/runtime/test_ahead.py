@@ -11,7 +11,7 @@ import pytest
 from anabranch.errors import InvalidArgumentError, InvalidWindowError
 from anabranch.runtime.ahead import FEWEST, MaxAhead, decided_limits, shows_own_clock, within_types
 from anabranch.spark.columns import LAST_SECOND, TimeColumn, TimeKind
-from anabranch.split.splitter import Census, RowGate
+from anabranch.split.gates import Census, RowGate
 from anabranch.store.records import TimeLimits
 
 S = 1_000_000

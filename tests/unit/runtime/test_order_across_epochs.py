@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.operators.batch_windows import FIRST, LAST, SPEC
+from anabranch.names import FIRST, LAST, SPEC
 from anabranch.operators.state import MemoryState
 from anabranch.operators.time_windows import WindowOperator
 from anabranch.windows import Panes, Window

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.shedding.windrop import DropState, Ranges, Tally, coin, most, says_drop
+from anabranch.shedding.kernels import coin, says_drop
+from anabranch.shedding.windrop import DropState, Ranges, Tally, most
 
 Z = 4.0
 """How many standard deviations are still chance. Seeds are fixed: what passes once, passes always."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 
 from anabranch.errors import CheckpointError, StateError
-from anabranch.spark.quirks import disk_error, starting
+from anabranch.spark.quirks import disk_error, disk_errors_translated
 
 FOLDER = "/data/checkpoint/spark"
 # As Spark 4.1 words them.
@@ -46,12 +48,13 @@ def test_a_disk_that_fills_in_a_job_is_told_apart() -> None:
 )
 def test_other_causes_are_left_alone(cause: str) -> None:
     assert disk_error(RuntimeError(STREAM.format(cause)), FOLDER) is None
-    with pytest.raises(RuntimeError, match="terminated"), starting(FOLDER):
-        raise RuntimeError(STREAM.format(cause))
+    with pytest.raises(PySparkException, match="terminated"), disk_errors_translated(FOLDER):
+        raise PySparkException(STREAM.format(cause))
 
 
-def test_the_start_of_a_query() -> None:
-    with pytest.raises(StateError, match="No space left"), starting(FOLDER):
-        raise RuntimeError("java.io.IOException: No space left on device")
-    with pytest.raises(CheckpointError, match="ours"), starting(FOLDER):
+@pytest.mark.parametrize("kind", [PySparkException, Py4JError])
+def test_the_start_of_a_query(kind: type[Exception]) -> None:
+    with pytest.raises(StateError, match="No space left"), disk_errors_translated(FOLDER):
+        raise kind("java.io.IOException: No space left on device")
+    with pytest.raises(CheckpointError, match="ours"), disk_errors_translated(FOLDER):
         raise CheckpointError("ours, No space left on device", hint="none")

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 
 from anabranch.errors import WorkerPythonError
 from anabranch.runtime.handle import _unwrapped
@@ -80,7 +81,7 @@ def test_a_cluster_with_the_wrong_python(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(worker_python, "_probed", set())
 
     def fail() -> None:
-        raise RuntimeError(TASK.format("ModuleNotFoundError: No module named 'anabranch'"))
+        raise PySparkException(TASK.format("ModuleNotFoundError: No module named 'anabranch'"))
 
     frame = SimpleNamespace(columns=["id"], mapInArrow=lambda *_: SimpleNamespace(collect=fail))
     with pytest.raises(WorkerPythonError, match="has no package 'anabranch'"):

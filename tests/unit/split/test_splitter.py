@@ -17,20 +17,10 @@ from hypothesis import strategies as st
 from anabranch.errors import OperatorError
 from anabranch.io.blocks import blocks_of, pack, unpack, write_blocks
 from anabranch.runtime.worker import merge_by_time
-from anabranch.split.splitter import (
-    ALL,
-    MARK,
-    BlockReader,
-    ColumnRoute,
-    FunctionRoute,
-    PaneGate,
-    Reader,
-    ReferenceReader,
-    Route,
-    RowGate,
-    RowReader,
-    Splitter,
-)
+from anabranch.split.gates import PaneGate, RowGate
+from anabranch.split.readers import BlockReader, Reader, ReferenceReader, RowReader
+from anabranch.split.routes import ColumnRoute, FunctionRoute, Route
+from anabranch.split.splitter import ALL_GROUPS, MARK, Splitter
 from tests.oracles.split import substreams
 
 TIMES = pa.schema([("t", pa.int64()), ("n", pa.int64())])
@@ -77,8 +67,8 @@ def received(split: Splitter, batches: Sequence[pa.RecordBatch]) -> tuple[list[l
             block = unpack(row["block"])
             assert block.num_rows
             mine = [g for g, worker in enumerate(split.routing) if worker == row["worker"]]
-            assert row["grp"] == ALL or row["grp"] in mine
-            for group in mine if row["grp"] == ALL else [row["grp"]]:
+            assert row["grp"] == ALL_GROUPS or row["grp"] in mine
+            for group in mine if row["grp"] == ALL_GROUPS else [row["grp"]]:
                 found[group].append((row["seq"], block))
     numbers = []
     for group in range(len(split.routing)):

@@ -17,7 +17,7 @@ from pyspark import cloudpickle
 
 from anabranch.errors import CheckpointError, InvalidArgumentError, StateError
 from anabranch.io import folder as folder_module
-from anabranch.io.folder import FORMAT, Folder
+from anabranch.io.folder import FILE_FORMAT, Folder
 from anabranch.store.ledger import Ledger, open_checkpoint
 from anabranch.store.records import VERSION, EpochDecision, EpochOutcome, OperatorDecision
 
@@ -213,9 +213,9 @@ def test_a_crash_at_the_first_use_does_not_spoil_the_folder(tmp_path: Path) -> N
 
 
 def test_a_checkpoint_of_a_newer_release(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder_module, "FORMAT", FORMAT + 1)
+    monkeypatch.setattr(folder_module, "FILE_FORMAT", FILE_FORMAT + 1)
     folder.create()
     folder.write("query.json", "checkpoint", b"whatever comes then")
     monkeypatch.undo()
-    with pytest.raises(CheckpointError, match=f"format {FORMAT + 1}"):
+    with pytest.raises(CheckpointError, match=f"format {FILE_FORMAT + 1}"):
         open_checkpoint(folder, "q", LINES)

@@ -38,7 +38,7 @@ from anabranch.io.replay.pacer import Pacer
 from anabranch.io.replay.recording import Recording, Slice, changed, shares
 from anabranch.spark.arrow import arrow_schema, conformed
 
-FORMAT = "anabranch-replay"
+SOURCE_FORMAT = "anabranch-replay"
 REFERENCES = "path string, block int, first bigint, rows bigint, min_t bigint, max_t bigint"
 BATCH_ROWS = 262_144
 """The most rows that a task hands to Spark at once; small blocks are joined up to a quarter of it."""
@@ -144,7 +144,7 @@ def replay(
     )
     _spark_schema(options.open().schema)
     spark.dataSource.register(ReplaySource)
-    return spark.readStream.format(FORMAT).options(**options.strings()).load()
+    return spark.readStream.format(SOURCE_FORMAT).options(**options.strings()).load()
 
 
 def backlog(source: Any) -> int:
@@ -158,7 +158,7 @@ class ReplaySource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        return FORMAT
+        return SOURCE_FORMAT
 
     def schema(self) -> StructType | str:
         options = ReplayOptions.parse(self.options)

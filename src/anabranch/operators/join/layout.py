@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anabranch.compiled import kernel
+from anabranch.compiled import kernel, mix64
 
 Ints = NDArray[np.int64]
 Hashes = NDArray[np.uint64]
@@ -37,8 +37,6 @@ PER_PORT = 4
 FREE, SPARE = range(2)
 
 _HALF = np.uint64(32)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
 @kernel(nogil=True)
@@ -46,10 +44,7 @@ def mixed(hashes: Ints) -> Hashes:
     """The finaliser of splitmix64."""
     out = np.empty(len(hashes), np.uint64)
     for i in range(len(hashes)):
-        x = np.uint64(hashes[i])
-        x = (x ^ (x >> np.uint64(30))) * _MIX_1
-        x = (x ^ (x >> np.uint64(27))) * _MIX_2
-        out[i] = x ^ (x >> np.uint64(31))
+        out[i] = mix64(np.uint64(hashes[i]))
     return out
 
 

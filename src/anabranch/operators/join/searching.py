@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from anabranch.compiled import kernel
 from anabranch.operators.join.layout import NEWEST, PER_PORT, PORT, Hashes, Ints, Links, Records, slot_of
 
-AHEAD = 32
+WALKS_TOGETHER = 32
 """Rows whose walks begin together."""
 STEPS = 6
 """Entries of each that are brought into the cache."""
@@ -67,7 +67,7 @@ def probe_two(
     other = 1 - port
     n, made, looked, room = len(hashes), 0, 0, len(rows)
     after, ahead = within[other], within[port]
-    starts = np.zeros(AHEAD, np.int64)
+    starts = np.zeros(WALKS_TOGETHER, np.int64)
     row, entry, below = place[0], place[1], walk[0]
     base = touched = row
     while row < n and made < room:
@@ -76,7 +76,7 @@ def probe_two(
         earliest, latest = max(t, watermark) - after, t + ahead
         if entry < 0:
             if row >= touched:
-                touched = min(row + AHEAD, n)
+                touched = min(row + WALKS_TOGETHER, n)
                 _start_walks(hashes[row:touched], directory, entries, heads, slots, starts)
                 base = row
             entry = starts[row - base] if keyed[row] else 0
@@ -109,7 +109,7 @@ def _start_walks(
     """Where the walks of a few rows begin. Their first steps are made together: each waits for memory, but not for the
     others, and the walks find their entries in the cache."""
     mask = np.uint64(len(directory) - 1)
-    at = np.empty(AHEAD, np.int64)
+    at = np.empty(WALKS_TOGETHER, np.int64)
     for i in range(len(hashes)):
         mini = np.int64(directory[hashes[i] & mask])
         starts[i] = at[i] = heads[slot_of(mini, hashes[i], slots)]

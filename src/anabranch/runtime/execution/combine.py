@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from anabranch.io.parquet import Target, write_rows
+from anabranch.names import REPORT
 from anabranch.observe.progress import OperatorProgress
 from anabranch.plan.tree import FEW, aggregation_tree, root
 from anabranch.query.graph import Step
@@ -20,7 +21,6 @@ from anabranch.runtime.execution.base import Execution, OperatorResult
 from anabranch.runtime.reports import WriterReport, run_job, to_text
 from anabranch.runtime.settings import Settings
 from anabranch.runtime.stages import REPORTS, Writer, report_rows
-from anabranch.runtime.worker import REPORT
 from anabranch.spark.arrow import arrow_schema, map_in_arrow
 from anabranch.spark.columns import quoted
 

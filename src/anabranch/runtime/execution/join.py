@@ -20,6 +20,7 @@ from anabranch.control.base import Controller
 from anabranch.control.rebalance import Rebalance
 from anabranch.errors import InvalidArgumentError
 from anabranch.io.parquet import Target, Written
+from anabranch.names import EVENT, REPORT
 from anabranch.observe.progress import EpochProgress, OperatorProgress
 from anabranch.operators.join import JoinOperator, JoinSettings
 from anabranch.query.describe import explain_routing
@@ -31,10 +32,11 @@ from anabranch.runtime.reports import JobReports
 from anabranch.runtime.settings import Settings
 from anabranch.runtime.sources import BySource
 from anabranch.runtime.stages import REPORTS, Decided, Writer, at_workers, packed_rows, reader_of, splitter_of
-from anabranch.runtime.worker import REPORT, EpochTask
+from anabranch.runtime.worker import EpochTask
 from anabranch.spark.arrow import arrow_schema, map_in_arrow
-from anabranch.spark.columns import EVENT
-from anabranch.split.splitter import PACKED_SCHEMA, FunctionRoute, RowGate
+from anabranch.split.gates import RowGate
+from anabranch.split.routes import FunctionRoute
+from anabranch.split.splitter import PACKED_SCHEMA
 
 if TYPE_CHECKING:
     from anabranch.runtime.epoch import Epoch

@@ -27,11 +27,11 @@ from anabranch.io.frames import unpacked
 from anabranch.io.parquet import Target
 from anabranch.keys.hashing import key_hash
 from anabranch.keys.policy import Partitioning
+from anabranch.names import AXIS, GROUP, HASH, MAX_T, OPEN, PANE, PART, POSITION, REPORT, ROWS, TIMED, key_name
 from anabranch.observe.progress import EpochProgress, OperatorProgress
-from anabranch.operators.batch_windows import PANE, ROWS
-from anabranch.operators.numbering import POSITION
+from anabranch.operators.count_windows import CountWindowOperator
 from anabranch.operators.protocol import OperatorFactory
-from anabranch.operators.time_windows import OPEN, CountWindowOperator, WindowOperator
+from anabranch.operators.time_windows import WindowOperator
 from anabranch.plan import batch as batch_plan
 from anabranch.plan.panes import WINDOW, lifts, run_columns, state_names, window_settings
 from anabranch.plan.partitioned import PartialPanes
@@ -43,21 +43,18 @@ from anabranch.runtime.execution.base import policy_setting
 from anabranch.runtime.execution.stateful import StatefulExecution
 from anabranch.runtime.settings import Settings
 from anabranch.runtime.stages import REPORTS, Decided, Feed, Writer, at_workers, group_of
-from anabranch.runtime.worker import REPORT, EpochTask
+from anabranch.runtime.worker import EpochTask
 from anabranch.spark.arrow import arrow_schema, map_in_arrow
 from anabranch.spark.columns import MICROS, changing, floordiv, quoted, up_to
-from anabranch.split.key_routes import PlacedGate
-from anabranch.split.splitter import PACKED_SCHEMA, ColumnRoute, PaneGate, RowReader, Splitter
+from anabranch.split.gates import CountingPaneGate, PaneGate
+from anabranch.split.readers import RowReader
+from anabranch.split.routes import ColumnRoute
+from anabranch.split.splitter import PACKED_SCHEMA, Splitter
 from anabranch.windows import Window
 from anabranch.windows.ids import Stretch, pane_of
 
 if TYPE_CHECKING:
     from anabranch.runtime.epoch import Epoch
-
-PART = "__ab_part"
-"""Which task made a pane of its rows. Workers sort by it: then no exchange changes the order of a pane's pieces."""
-
-_T, _GROUP, _TIMED, _MAX_T, _HASH = "__ab_t", "__ab_group", "__ab_timed", "__ab_max_t", "__ab_hash"
 
 
 class WindowExecution(StatefulExecution):
@@ -77,26 +74,26 @@ class WindowExecution(StatefulExecution):
         # Where rows are counted, each key is in one place already.
         if (asked or not_placed(query) is None) and not query.counts_rows:
             python = query.python_states is not None
-            self._placing = PartialPanes(query, _T, self._workers, in_python=python, counted=(_TIMED, _MAX_T, PART))
+            self._placing = PartialPanes(query, AXIS, self._workers, in_python=python, counted=(TIMED, MAX_T, PART))
         self._splitters = query.partition.splitters
-        self._keys = tuple(f"__ab_k{i}" for i in range(len(query.keys)))
+        self._keys = tuple(key_name(i) for i in range(len(query.keys)))
         keys = [quoted(key).alias(name) for key, name in zip(query.keys, self._keys, strict=True)]
         self._axis = quoted(POSITION) if query.counts_rows else query.time.micros()
         self._part = F.spark_partition_id().cast("bigint").alias(PART)
-        self._pane = pane_of(F.col(_T), panes.size, panes.origin, floordiv)
+        self._pane = pane_of(F.col(AXIS), panes.size, panes.origin, floordiv)
         self._pane_end = (self._pane + 1) * panes.size + panes.origin
         # By part as well: then a pane's state depends on the rows of one task only, in their order, and sums of floats
         # come out the same when an epoch runs again. Without it the exchange would decide in which order Spark adds.
         self._by = [F.col(PART), *keys]
-        self._states = [*lifts(query), F.count(_T).alias(_TIMED), F.max(_T).alias(_MAX_T)]
+        self._states = [*lifts(query), F.count(AXIS).alias(TIMED), F.max(AXIS).alias(MAX_T)]
         self._travelling = (*self._keys, PANE, ROWS, *state_names(query), PART)
         if query.counts_rows:
             self._states.append(F.max(OPEN).alias(OPEN))
             self._travelling = (*self._travelling, OPEN)
-        group = group_of([F.col(name) for name in self._keys], node.groups).alias(_GROUP)
-        self._selected = [*map(F.col, (*self._travelling, _TIMED, _MAX_T)), group]
+        group = group_of([F.col(name) for name in self._keys], node.groups).alias(GROUP)
+        self._selected = [*map(F.col, (*self._travelling, TIMED, MAX_T)), group]
         if self._placing is not None:
-            self._selected.append(key_hash([F.col(name) for name in self._keys]).alias(_HASH))
+            self._selected.append(key_hash([F.col(name) for name in self._keys]).alias(HASH))
             types, folds = self._placing.states, self._placing.folds
             stretch = stretch_of(query)
             self._stretch: Stretch | None = Stretch(stretch.size // panes.size)
@@ -157,26 +154,26 @@ class WindowExecution(StatefulExecution):
         rows = feed.rows if feed.packed is None else unpacked(feed.rows, feed.packed)
         # The numbering has kept late rows out, and positions are no times.
         late = None if self._counts_rows else feed.watermark
-        pane = self._pane if late is None else F.when(self._pane_end > changing(late, F.col(_T)), self._pane)
-        gate = PaneGate(PANE, ROWS, _TIMED, _MAX_T)
+        pane = self._pane if late is None else F.when(self._pane_end > changing(late, F.col(AXIS)), self._pane)
+        gate = PaneGate(PANE, ROWS, TIMED, MAX_T)
         if self._placing is not None and self._splitters is not None:
             rows = rows.coalesce(self._splitters)
         # What is too far ahead counts as a row without a time.
-        rows = rows.select(F.col("*"), up_to(self._axis, feed.limit).alias(_T), self._part)
+        rows = rows.select(F.col("*"), up_to(self._axis, feed.limit).alias(AXIS), self._part)
         if self._placing is None:
             counted = rows.groupBy(*self._by, pane.alias(PANE)).agg(*self._states)
         else:
             assert self._stretch is not None
             # An epoch that was planned before a policy was asked for, and runs again, has none in its plan.
             policy = decided.partitioning or Partitioning("cam")
-            gate = PlacedGate(PANE, ROWS, _TIMED, _MAX_T, PART, _HASH, self._workers, self._stretch)
+            gate = CountingPaneGate(PANE, ROWS, TIMED, MAX_T, PART, HASH, self._workers, self._stretch)
             placed = self._placing.placed(rows, policy, decided.heavy, reorder=feed.order_may_change)
             counted = self._placing.evaluated(placed, feed.watermark)
         splitter = Splitter(
             edge,
             RowReader(),
             gate,
-            ColumnRoute(_GROUP),
+            ColumnRoute(GROUP),
             decided.routing,
             decided.workers,
             decided.bytes,

@@ -8,7 +8,7 @@ from functools import cached_property
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
-GONE = "__ab_gone"
+from anabranch.names import GONE
 
 
 @dataclass(frozen=True)

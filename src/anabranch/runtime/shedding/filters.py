@@ -18,8 +18,8 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from anabranch.keys.hashing import key_hash
+from anabranch.names import FIRST, SPEC
 from anabranch.observe.progress import DropProgress, OperatorProgress
-from anabranch.operators.batch_windows import FIRST, SPEC
 from anabranch.operators.numbering import WINDOWS_KEPT, WINDOWS_SHED
 from anabranch.query.graph import Network, Step
 from anabranch.query.nodes import Input

@@ -26,13 +26,11 @@ from anabranch.runtime.driver_state import DriverState
 from anabranch.runtime.settings import Settings
 from anabranch.runtime.shedding.columns import bucket_keys, source_name, unresolved
 from anabranch.shedding.points import Box, DropPoint, Terms, cuts, drop_points
-from anabranch.shedding.windrop import DropState, Tally
+from anabranch.shedding.windrop import KEY_BUCKETS, DropState, Tally
 from anabranch.spark.columns import MICROS, TimeKind
 from anabranch.store.records import DropPlan, PointDrops
 from anabranch.windows.spans import Span
 
-BUCKETS = 64
-"""Buckets of keys that have coins of their own."""
 MOST_UNITS = 20_000
 """Units that are decided ahead, over all buckets."""
 AHEAD = 3
@@ -67,7 +65,7 @@ class DropPlanner:
             return 1
         if point.kind != "results" and point.span.spared(point.bound) <= 0:
             return 1
-        return max(1, min(BUCKETS, MOST_UNITS // self._open_units(point)))
+        return max(1, min(KEY_BUCKETS, MOST_UNITS // self._open_units(point)))
 
     def _open_units(self, point: DropPoint) -> int:
         """About how many units are undecided at a time: those that rows may come for before the watermark is there."""

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from anabranch.io.parquet import Target, write_rows
-from anabranch.io.sinks.base import Published
+from anabranch.io.sinks import Published
 from anabranch.observe.progress import DropProgress, EpochProgress
 from anabranch.operators.numbering import COUNTED, DROPPED, SHED
 from anabranch.query.graph import Step
