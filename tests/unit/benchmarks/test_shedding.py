@@ -7,9 +7,9 @@ import math
 
 import pytest
 
-from anabranch.bench.shedding_overhead import Compared
-from anabranch.bench.shedding_runs import Costs, Load, Output, Run, Trial, percentile, settled_from
 from anabranch.observe.progress import DropProgress, EpochProgress, OperatorProgress
+from benchmarks.shedding_overhead import Compared
+from benchmarks.shedding_runs import Costs, Load, Output, Run, Trial, percentile, settled_from
 
 S = 1_000_000
 KEYS = 10
