@@ -1,4 +1,4 @@
-"""Generated events for benchmarks and experiments: seeded, so that two runs see the same rows."""
+"""Generated events, from a seed: two runs see the same rows."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 START = 1_600_000_000_000_000
-"""Time of the first second, in microseconds."""
+"""Time of the first event, in microseconds."""
 
 
 @dataclass(frozen=True)
 class Events:
-    """Events with a skewed key: `rate` per second for `seconds`, keys by Zipf's law.
+    """Events with a skewed key: `rate` per second for `seconds`. The keys follow Zipf's law.
 
-    With `every_key`, each key occurs in each second, whatever its share.
+    With `every_key`, each key occurs in every second, however small its share is.
     """
 
     seconds: int
@@ -44,7 +44,7 @@ class Events:
 
 
 def write_parts(table: pa.Table, folder: Path, parts: int) -> Path:
-    """The rows as Parquet files, in order; several, so that every core has one to read."""
+    """Write the rows as Parquet files, in order: several of them, so that every core has one to read."""
     folder.mkdir(parents=True, exist_ok=True)
     size = -(-table.num_rows // parts)
     for i in range(parts):

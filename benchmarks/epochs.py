@@ -1,18 +1,18 @@
 """`python -m benchmarks epochs`: what the epoch runtime costs, and what it gains.
 
-**`epoch_overhead`**: wall time of an epoch over that of a bare micro-batch, with 1,000 tuples each: so few that only
-the machinery counts. Bare is a `foreachBatch` that sends the tuples through one exchange and one `mapInArrow`; it keeps
-no state and writes nothing. Ours splits, keeps operator state, logs its input, decides, writes a ledger and publishes
-files exactly once. All queries run in one session and take turns: a *baton* goes round, and only the query that has it
-moves. What is timed is a whole cycle, from leaving `foreachBatch` to leaving it again: commit of the last batch,
-the next one's offsets and plan, and all of its work.
+**`epoch_overhead`**: wall time of an epoch over that of a bare micro-batch. Each has 1,000 tuples, so few that only the
+fixed cost matters. The bare one is a `foreachBatch` that sends the tuples through one exchange and one `mapInArrow`; it
+keeps no state and writes nothing. The epoch splits, keeps operator state, logs its input, makes decisions, writes a
+ledger and publishes files exactly once. All queries run in one session and take turns: they pass a *baton*, and only
+the query that has it moves. A whole cycle is timed, from leaving `foreachBatch` to leaving it again: the commit of the
+last batch, the offsets and the plan of the next one, and all of its work.
 
     bare    ──▶ commit N ─ offsets N+1 ─ run N+1 ──▶ waits
-    ours                                             ──▶ commit N ─ offsets N+1 ─ run N+1 ──▶ waits
+    epoch                                            ──▶ commit N ─ offsets N+1 ─ run N+1 ──▶ waits
 
 **`aggregates_vs_spark`**: a sliding aggregate at an overlap of 100 in the epoch runtime against Spark's streaming
-`window()`, both over files, several epochs, results into Parquet files. Spark gets a slice that it can finish. Results
-over the slice are compared row by row first.
+`window()`. Both read files in several epochs and write Parquet files. Spark gets a slice that it can finish. The
+results over the slice are compared row by row first.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _SPARK, _OURS = "Spark window()", "epoch runtime"
 
 @dataclass(frozen=True)
 class Scale:
-    """How many epochs of how many tuples; and how much data for the aggregates, of which Spark gets a slice."""
+    """The number and size of epochs, and the data for the aggregates, of which Spark gets a slice."""
 
     tuples: int
     warm_up: int
@@ -85,11 +85,11 @@ QUICK = Scale(
 
 
 class QueryFailedError(AnabranchError):
-    """A contestant ended before the others: there is nothing to compare."""
+    """A contestant ended before the others, so there is nothing to compare."""
 
 
 def run(*, quick: bool, as_json: bool, console: Console) -> dict[str, float]:
-    """Run the benchmark; prints tables, and with `as_json` one JSON object as the last line."""
+    """Run the benchmark. Prints tables, and with `as_json` one JSON object as the last line."""
     folder = Path(tempfile.mkdtemp(prefix="anabranch-bench-"))
     spark = bench_session("epochs")
     try:
@@ -107,7 +107,7 @@ def run(*, quick: bool, as_json: bool, console: Console) -> dict[str, float]:
 
 @dataclass
 class Baton:
-    """Lets one query move at a time, in the order of `names`, and times each of its cycles."""
+    """Lets one query move at a time, in the order of `names`, and times each cycle."""
 
     names: tuple[str, ...]
     seconds: dict[str, list[float]] = field(default_factory=dict)
@@ -139,7 +139,7 @@ class Baton:
             self.seconds[name].append(time.perf_counter() - began)
 
     def release(self, name: str) -> None:
-        """No more turns for this one: it may go on, and end."""
+        """Let this query run on without waiting, so that it can end."""
         with self._turn:
             self._free.add(name)
             self._turn.notify_all()
@@ -175,7 +175,7 @@ class _Turns:
 
 
 class Totals(ab.Operator):
-    """An operator with state: how many tuples came, and the sum of their values."""
+    """An operator with state: the number of tuples and the sum of their values."""
 
     def open(self, state: ab.State) -> None:
         self.totals = state.array("totals", np.int64, 2)
@@ -216,8 +216,8 @@ class _Bench:
             spark = self._aggregate(_SPARK, part, self.scale.slice, 1)
             step(f"aggregates: {_OURS}")
             ours = self._aggregate(_OURS, whole, self.scale.events.rows, self.scale.repeats)
-        show(self.console, f"one epoch of {self.scale.tuples:,} tuples, median of {self.scale.epochs}", epochs)
-        show(self.console, f"streaming aggregates, overlap {OVERLAP}, {self.scale.events.keys:,} keys", [spark, ours])
+        show(self.console, f"One epoch of {self.scale.tuples:,} tuples, median of {self.scale.epochs}", epochs)
+        show(self.console, f"Streaming aggregates, overlap {OVERLAP}, {self.scale.events.keys:,} keys", [spark, ours])
         ratios = {
             "epoch_overhead": epochs[1].seconds / epochs[0].seconds,
             "window_epoch_overhead": epochs[2].seconds / epochs[0].seconds,
@@ -258,7 +258,7 @@ class _Bench:
         finally:
             for name, query in zip(baton.names, started, strict=True):
                 baton.release(name)
-                # Spark's own stop, which does not wait for the epoch that has begun: nobody needs it any more.
+                # Spark's own stop does not wait for the epoch that has begun, whose result is not needed.
                 (query if isinstance(query, StreamingQuery) else query.spark_query).stop()
         medians = {name: statistics.median(times[self.scale.warm_up :]) for name, times in baton.seconds.items()}
         setting = f"{self.scale.tuples:,} tuples"
@@ -279,13 +279,13 @@ class _Bench:
         return whole, write_parts(table.slice(0, self.scale.slice), self.folder / "slice", self.scale.slice_files)
 
     def _check(self, part: Path) -> None:
-        """Both deliver the same windows. It also warms up."""
+        """Raise an error unless both deliver the same windows. This also warms up."""
         found = [self.spark.read.parquet(self._windows(name, part)) for name in (_SPARK, _OURS)]
         spark, ours = (f.select("key", "window.start", "window.end", "n", "low", "high", "mean") for f in found)
         missing, extra = spark.exceptAll(ours).count(), ours.exceptAll(spark).count()
         if missing or extra or not spark.count():
             raise ResultsDifferError(
-                f"{_OURS} lacks {missing} of {spark.count()} windows that {_SPARK} has, and has {extra} others",
+                f"{_OURS} lacks {missing} of the {spark.count()} windows of {_SPARK}, and has {extra} others",
                 hint="this is a bug: please report it with the versions of pyspark and anabranch",
             )
 
@@ -294,7 +294,7 @@ class _Bench:
         return Measured(name, f"size {OVERLAP} s, slide 1 s", rows, seconds)
 
     def _windows(self, name: str, folder: Path) -> str:
-        """All files in a few epochs; the folder of the results."""
+        """Read all files in a few epochs, and return the folder of the results."""
         files = len(list(folder.iterdir()))
         rows = (
             self.spark.readStream.schema("t timestamp, key int, v int")

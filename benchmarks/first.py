@@ -1,12 +1,12 @@
-"""`python -m benchmarks first`: how long a new process takes to its first result, ours beside plain Spark.
+"""`python -m benchmarks first`: seconds from the start of a process to its first result, against plain Spark.
 
-Each trial is a process of its own, timed from its start to the result: import, the start of Spark, planning, the start
-of Python workers, kernels. *Cold*: numba's cache is empty, so kernels are compiled; *warm*: they are loaded. Both
+Each trial is a new process, timed from its start to the result: imports, the start of Spark, planning, the start of
+Python workers, and kernels. *Cold*: numba's cache is empty, so kernels are compiled. *Warm*: they are loaded. Both
 contestants run in a plain `local[2]` session.
 
-| what | ours | Spark |
+| what | Anabranch | Spark |
 |---|---|---|
-| batch | README's example, to the end of `show(5)` | the same by `window()`; and one tumbling window, the floor |
+| batch | a sliding query, to the end of `show(5)` | the same with `window()`; and one tumbling window, the floor |
 | stream | the first epoch of `start()` | the first micro-batch of a streaming `window()` |
 """
 
@@ -30,9 +30,9 @@ from benchmarks.report import print_json, progress, show_ratios
 
 REPEATS = 5
 SELDOM = {"batch, Spark's window()": 2}
-"""Fewer runs of what takes minutes."""
+"""Fewer runs of the script that takes minutes."""
 LIMITS = {"batch_warm_vs_floor": 2.0, "stream_warm_vs_spark": 2.0}
-"""A first result takes at most twice as long as plain Spark's."""
+"""A first result may take at most twice as long as plain Spark's."""
 
 _SESSION = """
 from pyspark.sql import SparkSession, functions as F
@@ -109,7 +109,7 @@ _OUR_SCRIPTS = ("batch, Anabranch", "stream, Anabranch")
 
 @dataclass(frozen=True)
 class Trial:
-    """What was measured of one script: seconds of each run."""
+    """One script with one state of the cache: the seconds of each run."""
 
     name: str
     cache: str
@@ -121,7 +121,7 @@ class Trial:
 
 
 def run(*, quick: bool, as_json: bool, console: Console) -> None:
-    """Measure, show, and print the figures."""
+    """Run the benchmark. Prints tables, and with `as_json` one JSON object as the last line."""
     ensure_java()
     repeats = 1 if quick else REPEATS
     settings = [(name, "warm") for name in SCRIPTS] + [(name, "cold") for name in _OUR_SCRIPTS]
@@ -133,7 +133,7 @@ def run(*, quick: bool, as_json: bool, console: Console) -> None:
         for name in _OUR_SCRIPTS:  # fills the cache
             _seconds(SCRIPTS[name], Path(folder), warm)
             bar.advance(task)
-        # In turns: what disturbs the machine disturbs all of them.
+        # The scripts take turns, so that other load on the machine affects all of them.
         for number in range(repeats):
             for name, cache in settings:
                 if number >= rounds[name]:
@@ -163,7 +163,7 @@ def _figures(trials: list[Trial]) -> dict[str, float]:
 
 
 def _show(console: Console, trials: list[Trial]) -> None:
-    table = Table(title="seconds from the start of a process to its first result", title_justify="left")
+    table = Table(title="Seconds from the start of a process to its first result", title_justify="left")
     table.add_column("what")
     table.add_column("numba's cache")
     for column in ("median", "least", "most"):
@@ -175,11 +175,11 @@ def _show(console: Console, trials: list[Trial]) -> None:
 
 
 def _seconds(script: str, folder: Path, cache: Path) -> float:
-    """Run a script in a process and a folder of its own; it ends with the result, whatever else still runs."""
+    """Run a script in a new process and a new folder. It ends as soon as it has the result."""
     with tempfile.TemporaryDirectory(dir=folder) as own:
         cache.mkdir(exist_ok=True)
         environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache), "PYSPARK_PYTHON": sys.executable}
-        # The time to take Spark down is not part of the result.
+        # The time to shut Spark down is not measured.
         ended = "\nimport time, os\nopen('ended', 'w').write(str(time.time()))\nos._exit(0)\n"
         began = time.time()
         done = subprocess.run(

@@ -1,17 +1,17 @@
-"""`python -m benchmarks join`: windowed joins beside Spark's, and what each mechanism of paper 2 gains.
+"""`python -m benchmarks join`: windowed joins against Spark's, and what each mechanism of the join gains.
 
 | part | contestants | figures |
 |---|---|---|
-| few matches: uniform keys in 0..10^7, windows of 10 minutes | ours; Spark's | `sustained_rate`, `rate_vs_spark` |
-| the paper's workload: b-model 0.7, windows of 10 minutes | the same | `sustained_rate_paper`, `pairs_vs_spark` |
-| fine tuning: CPU per tuple of the operator at that rate | on; off | `fine_tuning_gain` |
-| recovery: a worker slowed by half | with and without rebalancing | `recovery_epochs` |
-| trades and quotes, 100 ms to 1 s, batch and stream | ours; Spark's equi-join and a filter | `batch_vs_spark` |
+| `few` matches: uniform keys in 0..10^7, windows of 10 minutes | Anabranch, Spark | `sustained_rate`, `rate_vs_spark` |
+| `paper`: skewed keys (b-model 0.7), windows of 10 minutes | the same | `sustained_rate_paper`, `pairs_vs_spark` |
+| `tuning`: CPU time of the operator per tuple at that rate | fine tuning on, off | `fine_tuning_gain` |
+| `recovery`: a worker slowed by half | with and without rebalancing | `recovery_epochs` |
+| `ticks`: trades and quotes, 100 ms to 1 s, batch and stream | Anabranch, Spark's equi-join and a filter | `batch_vs_spark` |
 
 `memory_ratio` is live state over the Arrow size of the tuples in both windows, at the highest rate with few matches.
-`join_runs` says what *sustained* means, `join_recovery` what a slow worker is. Rates are looked for by bisection over a
-list, so a figure is the highest of the list that is sustained. Answers are compared first, at a size that is quick.
-"""
+`join_runs` defines *sustained*, `join_recovery` a slow worker. Rates are searched by bisection in a list, so a figure
+is the highest rate of the list that is sustained. The results are compared first, on a small input.
+"""  # noqa: E501 (a table)
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Scale:
     window: int
     epochs: int
     rows: float
-    """rate of our trial that reads rows from files, as Spark does"""
+    """The rate at which Anabranch reads rows from files, as Spark does."""
     few: tuple[float, ...]
     few_spark: tuple[float, ...]
     paper: tuple[float, ...]
@@ -107,9 +107,9 @@ QUICK = Scale(
 
 
 def run(*, quick: bool, as_json: bool, console: Console, parts: Sequence[str] = ()) -> dict[str, float]:
-    """Run the benchmark, or some of its parts; prints tables, and with `as_json` one JSON object as the last line."""
+    """Run the benchmark, or some of its parts. Prints tables, and with `as_json` one JSON object as the last line."""
     folder = Path(tempfile.mkdtemp(prefix="anabranch-bench-"))
-    # Spark keeps the state of its joins in the driver's memory: it shall not lack any.
+    # Spark keeps the state of its joins in the driver's memory, so it must have enough.
     spark = bench_session("join", shuffle_partitions=2, config={"spark.driver.memory": "8g"})
     bench = _Bench(spark, QUICK if quick else FULL, folder, console)
     try:
@@ -196,7 +196,7 @@ class _Bench:
         return best, peer
 
     def _check_answers(self, workload: Workload) -> None:
-        """Our pairs of half a minute are those of a bounded join by Spark."""
+        """Raise an error unless the pairs of half a minute are those of Spark's join of bounded DataFrames."""
         short = replace(workload, window=10)
         with recorded(self.folder, short, 500, 2) as recording:
             tables = {}
@@ -216,13 +216,13 @@ class _Bench:
         for rows, pairs in tables.items():
             if not pairs.equals(wanted):
                 raise ResultsDifferError(
-                    f"{workload.name}: {pairs.num_rows:,} pairs from {'rows' if rows else 'blocks'}, and Spark has "
-                    f"{wanted.num_rows:,}, or others",
+                    f"{workload.name}: {pairs.num_rows:,} pairs from {'rows' if rows else 'blocks'} differ from the "
+                    f"{wanted.num_rows:,} pairs of Spark",
                     hint="this is a bug: please report it",
                 )
 
     def _highest(self, what: str, rates: Sequence[float], attempt: Callable[[float], Trial], bar: Progress) -> Trial:
-        """The highest rate that is sustained, by bisection; a trial at rate 0 if none is."""
+        """The trial at the highest sustained rate, by bisection; a trial at rate 0 if none is sustained."""
         task = bar.add_task(what, total=math.ceil(math.log2(len(rates) + 1)))
         low, high = 0, len(rates)
         best = Trial("none", what, 0.0, (0.0,), 0.0)
@@ -239,7 +239,7 @@ class _Bench:
         return best
 
     def _note(self, trial: Trial, bar: Progress) -> None:
-        """Keep a trial, and tell it at once: the next may take minutes."""
+        """Keep a trial and print it at once, because the next one may take minutes."""
         self.trials.append(trial)
         kept = "sustained" if trial.sustained else "not sustained"
         rate = f"{trial.rate:,.0f} tuples/s/stream, {trial.mean:.2f} s an epoch, {kept}"
@@ -248,7 +248,7 @@ class _Bench:
     def _show_trials(self) -> None:
         if not self.trials:
             return
-        table = Table(title="rates with full windows", title_justify="left")
+        table = Table(title="Rates with full windows", title_justify="left")
         for column in ("workload", "contestant"):
             table.add_column(column)
         for column in ("tuples/s/stream", "pairs/s", "epoch of 2 s", "latency", "memory", "sustained"):
@@ -271,7 +271,7 @@ class _Bench:
         }
         self.figures["fine_tuning_gain"] = seconds["nested", False] / seconds["nested", True]
         self.more["fine_tuning_gain_hashed"] = round(seconds["hashed", False] / seconds["hashed", True], 3)
-        table = Table(title=f"fine tuning at {rate:,.0f} tuples/s/stream", title_justify="left")
+        table = Table(title=f"Fine tuning at {rate:,.0f} tuples/s/stream", title_justify="left")
         for column in ("probe", "fine tuning", "CPU per tuple"):
             table.add_column(column)
         for (probe, tuned), each in seconds.items():
@@ -292,7 +292,7 @@ class _Bench:
             second = recover(
                 self.spark, recording, self.folder / "slow", rebalance=False, pace=first.pace, epochs=scale.slow_epochs
             )
-        # If it recovers by itself, the worker was not slow enough to show anything.
+        # If the join recovers without rebalancing, the worker was not slow enough to show anything.
         alone = math.isfinite(second.epochs)
         self.figures["recovery_epochs"] = math.nan if alone else first.epochs
         self.more["recovers_without_rebalancing"] = alone
@@ -304,7 +304,8 @@ class _Bench:
         self._show_recovery(first, second)
 
     def _show_recovery(self, *found: Recovery) -> None:
-        table = Table(title=f"a worker at half its speed; latency in t_d, bound {BOUND:g}", title_justify="left")
+        title = f"A worker at half its speed; latency in epochs (t_d), at most {BOUND:g}"
+        table = Table(title=title, title_justify="left")
         for column in (
             "rebalancing",
             "reorganisation epochs",
@@ -339,7 +340,7 @@ class _Bench:
             measured.append(Measured(name, setting, part.rows, seconds, join_ticks.count_pairs(part, window)))
         for milliseconds in (100, 1_000):
             measured.append(self._streamed(data, paths, milliseconds * _MILLI))
-        show(self.console, f"trades and quotes, {'real' if data.real else 'generated'}", measured)
+        show(self.console, f"Trades and quotes, {'real' if data.real else 'generated'}", measured)
         self.tables["trades and quotes"] = measured
         self.figures["batch_vs_spark"] = measured[0].rate / measured[1].rate
         self.more["ticks"] = "real" if data.real else "generated"
@@ -367,5 +368,5 @@ class _Bench:
         wanted = join_ticks.count_pairs(data, window)
         if pairs != wanted:
             raise ResultsDifferError(
-                f"{name}: {pairs:,} pairs, and binary search counts {wanted:,}", hint="this is a bug: please report it"
+                f"{name}: {pairs:,} pairs, but binary search counts {wanted:,}", hint="this is a bug: please report it"
             )

@@ -1,12 +1,12 @@
 """A worker that becomes slow while a join runs: how long until latency is within its bound again.
 
-Two workers, a core each: the tasks of worker i are held on core i while they join. After some epochs a busy process is
-started on the core of the last worker, which then has half of it. Tuples come in real time, at a pace for which a first
-run measures what an epoch costs: two healthy workers keep up, and so do a healthy one and a slow one that share the
-work as they can, but not with half of it each.
+There are two workers with a core each: the tasks of worker i are pinned to core i while they join. After some epochs a
+busy process starts on the core of the last worker, which then has half of that core. Tuples come in real time, at a
+pace that is chosen by a first run. At that pace two healthy workers keep up. A healthy and a slow worker keep up if
+they share the work according to their speed, but not if each has half of it.
 
-The probe is the paper's, nested loops over groups that are not fine-tuned: it is the join that has to be the load, and
-with a hashed probe the machinery around it would be.
+The probe is nested loops over groups that are not fine-tuned, so that the join is most of the load. With a hashed probe
+most of the load would be the machinery around it.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from benchmarks.join_streams import SECOND
 
 WORKERS = 2
 EPOCH = 3.0
-"""t_d, in seconds"""
+"""t_d in seconds."""
 SPARE = 0.05
-"""of t_d: by how much balanced work is to fit, and by twice as much unbalanced work is not"""
+"""Share of t_d by which balanced work fits into an epoch. Unbalanced work exceeds the epoch by twice as much."""
 EVERY = 5
-"""distribution epochs of a reorganisation epoch"""
+"""Distribution epochs in a reorganisation epoch."""
 BOUND = 2.5
-"""latency at most, in t_d: one to wait, one to be joined, and some"""
+"""The largest latency allowed, in t_d: one to wait, one to be joined, and a reserve."""
 
 
 class HeldJoin(JoinOperator):
-    """Joins on the core of its worker."""
+    """A join that is pinned to the core of its worker."""
 
     def process(self, block: pa.RecordBatch, port: int = 0) -> Iterator[pa.RecordBatch]:
         with _on_core_of_worker():
@@ -66,20 +66,20 @@ def _on_core_of_worker() -> Iterator[None]:
     try:
         yield
     finally:
-        # The next task of this process may be any other's.
+        # The next task of this process may belong to another worker.
         os.sched_setaffinity(0, everywhere)
 
 
 @dataclass
 class Delays(Watch):
-    """The latency of each epoch, in t_d; starts the busy process after some of them."""
+    """Keeps the latency of each epoch in t_d, and starts the busy process after some epochs."""
 
     slow_after: int = 0
     busy: subprocess.Popen[bytes] | None = None
     latencies: list[float] = field(default_factory=list)
 
     def on_progress(self, progress: ab.EpochProgress) -> None:
-        # The oldest tuple of an epoch came when the one before it had been cut off.
+        # The oldest tuple of an epoch arrived when the epoch before it started.
         cut = self.seen[-1].started if self.seen else progress.started - EPOCH
         self.latencies.append((progress.started + progress.seconds - cut) / EPOCH)
         super().on_progress(progress)
@@ -100,18 +100,18 @@ def _busy_process() -> subprocess.Popen[bytes]:
 
 @dataclass(frozen=True)
 class Recovery:
-    """What became of the latency, in t_d, epoch by epoch, once a worker was slow."""
+    """The latency of each epoch in t_d, before and after a worker became slow."""
 
     pace: float
     rebalanced: bool
     latencies: tuple[float, ...]
     slow_from: int
     moved: tuple[int, ...] = ()
-    """epochs in which groups went elsewhere"""
+    """Epochs in which groups moved to another worker."""
 
     @property
     def epochs(self) -> float:
-        """Reorganisation epochs from when the worker became slow until the bound is kept for good."""
+        """Reorganisation epochs from when the worker became slow until latency stays within the bound."""
         outside = [i for i, latency in enumerate(self.latencies) if i >= self.slow_from and latency > BOUND]
         if not outside:
             return 0.0
@@ -123,15 +123,15 @@ class Recovery:
 def recover(
     spark: SparkSession, recording: Recording, folder: Path, *, rebalance: bool, pace: float | None, epochs: int
 ) -> Recovery:
-    """Run the join in real time, with a worker that becomes slow. Without a pace, first find out what it must be."""
+    """Run the join in real time with a worker that becomes slow. Without a pace, choose one first."""
     tuning = ab.JoinTuning(
         probe="nested", fine_tuning=False, rebalance=rebalance, decluster=False, reorganise_every=EVERY
     )
-    vars(base)["JoinOperator"] = HeldJoin  # no query of a user has workers that are held on a core
+    vars(base)["JoinOperator"] = HeldJoin  # the public API has no way to pin workers to cores
     try:
         if pace is None:
             pace = _pace(spark, recording, folder / "calibration", tuning)
-        # The first epochs fill the windows as fast as they can, and say nothing.
+        # The first epochs fill the windows as fast as they can, and do not count.
         filling = recording.pieces_before + 1
         watch = Delays(float("inf"), 0, slow_after=filling + EVERY)
         query = _start(spark, recording, folder / str(rebalance), tuning, watch, pace=pace)
@@ -152,7 +152,7 @@ def recover(
 
 
 def _pace(spark: SparkSession, recording: Recording, folder: Path, tuning: ab.JoinTuning) -> float:
-    """How many seconds of the recording must come in a second, so that a slow worker matters and can be helped."""
+    """Seconds of the recording per second, such that a slow worker matters and rebalancing can help."""
     watch = Watch(2 * recording.rate * (recording.fill + 4 * EPOCH), 1)
     query = _start(spark, recording, folder, tuning, watch, pace=None)
     watch.enough.wait()
@@ -161,7 +161,7 @@ def _pace(spark: SparkSession, recording: Recording, folder: Path, tuning: ab.Jo
     intervals = [b.started - a.started for a, b in pairwise(watch.seen[-5:])]
     busy = statistics.median(max(worker.seconds for worker in each.operators[0].workers) for each in last)
     other = max(0.0, statistics.median(intervals) - busy)
-    # Balanced, the slow worker has a third of the work, and takes 4/3 of what each takes if both are well; else twice.
+    # Balanced, the slow worker has a third of the work and takes 4/3 of the time of two healthy ones; else twice that.
     most, least = ((1 - SPARE) * EPOCH - other) * 3 / 4, ((1 + 2 * SPARE) * EPOCH - other) / 2
     return (most + least) / 2 / busy
 

@@ -1,12 +1,12 @@
 """One contestant of `python -m benchmarks join` at one rate: fill the windows, then time distribution epochs.
 
-Sustained is a rate at which latency stays below `LATENCY` with the windows full. A tuple waits at most one distribution
-epoch t_d until it is read, and then as long as the epoch takes. So epochs of exactly t_d of data run one after the
-other, without a pause: if they take no longer than t_d on the average, no backlog ever grows; and the latency is t_d
-and the time of the slowest. Nothing has to be paced, and both contestants are asked the same.
+A rate is *sustained* if latency stays below `LATENCY` with full windows. A tuple waits at most one distribution epoch
+t_d until it is read, and then as long as the epoch takes. So epochs of exactly t_d of data run one after the other,
+without a pause. If they take no longer than t_d on average, no backlog grows, and the latency is t_d plus the time of
+the slowest epoch. No pacing is needed, and both contestants get the same task.
 
-Both read the same tuples: ours as blocks (`anabranch.replay`), or as rows from the files that Spark reads; Spark reads
-Parquet files, which its file source reads fastest.
+Both read the same tuples: Anabranch as blocks (`anabranch.replay`), or as rows from the files that Spark reads; Spark
+as Parquet files, the format that its file source reads fastest.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from anabranch.io.blocks import schema_of, write_blocks
 from benchmarks.join_streams import SECOND, JoinStream, matches
 
 EPOCH = 2
-"""t_d, in seconds"""
+"""t_d in seconds."""
 LATENCY = 5.0
-"""seconds that a result may take"""
+"""Seconds that a result may take."""
 CHUNK = 30
-"""seconds of data in an epoch while the windows fill"""
+"""Seconds of data in an epoch while the windows fill."""
 WARM_UP = 2
-"""epochs after the windows are full that are not counted"""
+"""Epochs after the windows are full that are not counted."""
 MEMORY, LEAST_MEMORY = "/dev/shm", 16 << 30
-"""where live state goes if so many bytes are free there"""
+"""The folder for live state, if at least this many bytes are free there."""
 SIDES = ("left", "right")
 STORES = {
     "HDFS": "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
@@ -54,32 +54,32 @@ _STORE = "spark.sql.streaming.stateStore.providerClass"
 
 @dataclass(frozen=True)
 class Workload:
-    """Which keys, and how long the windows are, in seconds."""
+    """The distribution of keys, and the length of the windows in seconds."""
 
     name: str
     b: float | None
     window: int = 600
 
     def pairs(self, rate: float) -> float:
-        """Pairs a second at that rate, on the average: every tuple of both streams meets the other's window."""
+        """Pairs per second at that rate, on average: every tuple of both streams meets the other's window."""
         return 2 * rate * matches(rate, self.window, self.b)
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What a contestant did at a rate."""
+    """What was measured of a contestant at a rate."""
 
     contestant: str
     workload: str
     rate: float
-    """tuples a second and stream"""
+    """Tuples per second of each stream."""
     intervals: tuple[float, ...]
-    """seconds from the start of one epoch to that of the next, in each of them t_d of data"""
+    """Seconds from the start of one epoch to the start of the next. Each epoch has t_d of data."""
     pairs: float
-    """a second of the stream"""
+    """Pairs per second of the stream."""
     state_bytes: int = 0
     window_bytes: int = 0
-    """what the tuples of both windows have as Arrow columns"""
+    """Size of the tuples of both windows as Arrow columns."""
 
     @property
     def mean(self) -> float:
@@ -87,7 +87,7 @@ class Trial:
 
     @property
     def latency(self) -> float:
-        """Seconds that the slowest result took, at most."""
+        """An upper bound for the seconds that the slowest result took."""
         return EPOCH + max(self.intervals)
 
     @property
@@ -110,7 +110,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Recording:
-    """Both streams at one rate, in files: the windows' worth in large pieces, then a piece per epoch."""
+    """Both streams at one rate, in files: large pieces that fill the windows, then a piece per epoch."""
 
     folder: Path
     workload: Workload
@@ -139,7 +139,7 @@ class Recording:
             yield table.set_column(1, "t", table.column("t").cast(kind))
 
     def blocks(self, side: int) -> Path:
-        """As blocks of an epoch, in one file per stream."""
+        """The stream as blocks, in one file. Made when first needed."""
         path = self.folder / "blocks" / SIDES[side]
         if not path.exists():
             path.mkdir(parents=True)
@@ -149,7 +149,7 @@ class Recording:
         return path
 
     def files(self, side: int) -> Path:
-        """As Parquet files, one for each micro-batch."""
+        """The stream as Parquet files, one for each micro-batch. Made when first needed."""
         path = self.folder / "files" / SIDES[side]
         if not path.exists():
             path.mkdir(parents=True)
@@ -163,7 +163,7 @@ class Recording:
 
 @contextmanager
 def recorded(folder: Path, workload: Workload, rate: float, epochs: int) -> Iterator[Recording]:
-    """A recording for as long as it is needed: they are large."""
+    """A recording that is deleted afterwards, because recordings are large."""
     where = folder / f"{workload.name}-{rate:.0f}".replace(" ", "-")
     try:
         yield Recording(where, workload, rate, epochs)
@@ -171,12 +171,12 @@ def recorded(folder: Path, workload: Workload, rate: float, epochs: int) -> Iter
         shutil.rmtree(where, ignore_errors=True)
 
 
-# --- ours -----------------------------------------------------------------------------------------------------------
+# --- Anabranch ------------------------------------------------------------------------------------------------------
 
 
 @dataclass
 class Watch:
-    """A listener that keeps all epochs, and tells when there were enough."""
+    """A listener that keeps all epochs and sets `enough` when it has seen enough of them."""
 
     rows: float
     epochs: int
@@ -196,7 +196,7 @@ class Watch:
 
 
 def joined(spark: SparkSession, recording: Recording, tuning: ab.JoinTuning | None = None, **clock: Any) -> ab.Joined:
-    """Our join over the blocks of a recording; `clock` are options of `anabranch.replay`: how much comes when."""
+    """Our join over the blocks of a recording. `clock` has the options of `anabranch.replay` that pace it."""
     streams = []
     for side in range(2):
         path = recording.blocks(side)
@@ -206,7 +206,7 @@ def joined(spark: SparkSession, recording: Recording, tuning: ab.JoinTuning | No
 
 
 def joined_rows(spark: SparkSession, recording: Recording) -> ab.Joined:
-    """Our join over the files that Spark reads, one of each stream in an epoch."""
+    """Our join over the files that Spark reads, one file of each stream per epoch."""
     streams = [ab.stream(_file_by_file(spark, recording.files(side)), time="t", watermark="0 s") for side in range(2)]
     return _join(recording, streams, None)
 
@@ -265,7 +265,7 @@ def ours(spark: SparkSession, recording: Recording, folder: Path, *, rows: bool 
 
 
 def _in_memory() -> Path | None:
-    """A folder that is in memory, if there is room for the windows: their pages are not to be written to a disk."""
+    """A folder in memory, if there is room for the windows, so that their pages are not written to a disk."""
     if not os.path.isdir(MEMORY) or shutil.disk_usage(MEMORY).free < LEAST_MEMORY:
         return None
     return Path(tempfile.mkdtemp(prefix="anabranch-bench-", dir=MEMORY))
@@ -276,7 +276,7 @@ def _in_memory() -> Path | None:
 
 def sparks(spark: SparkSession, recording: Recording, folder: Path, store: str) -> Trial:
     """Spark's stream-stream join with the same watermark and range condition."""
-    # Its own: Spark may write into the folder of a query for a while after it was stopped.
+    # A new folder each time: Spark may write into the folder of a query for a while after it was stopped.
     folder = folder / uuid.uuid4().hex
     spark.conf.set(_STORE, STORES[store])
     spark.conf.set("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
@@ -312,7 +312,7 @@ def _native(spark: SparkSession, recording: Recording) -> DataFrame:
 
 
 def bounded(spark: SparkSession, recording: Recording) -> DataFrame:
-    """The pairs of a whole recording, by Spark's join of bounded DataFrames; some columns, which tell them apart."""
+    """The pairs of a whole recording, by Spark's join of bounded DataFrames: the columns that identify a pair."""
     left, right = (spark.read.parquet(str(recording.files(side))) for side in range(2))
     right = right.select(*(F.col(name).alias(f"{name}_right") for name in right.columns))
     apart = F.abs(F.unix_micros("t") - F.unix_micros("t_right")) <= recording.workload.window * SECOND

@@ -1,7 +1,7 @@
-"""Trades and quotes of three symbols: every row has the key of a third of all others, so only time keeps pairs few.
+"""Trades and quotes of three symbols: a row shares its key with a third of all others, so only time limits the pairs.
 
-Real ones (`shared_data`: a week of October 2013) or, where there are none, generated: bursts of quotes, and a tenth as
-many trades. Answers are counted by binary search first (`count_pairs`), and every contestant must have that many.
+The rows are real (`shared_data`: a week of October 2013) or, without that data, generated: bursts of quotes, and a
+tenth as many trades. Binary search counts the pairs first (`count_pairs`), and every contestant must find as many.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Ticks:
         return int(self.trades.num_rows + self.quotes.num_rows)
 
     def between(self, first: int, last: int) -> Ticks:
-        """Those from second `first` of the recording until before second `last`."""
+        """The rows from second `first` of the recording up to, but not including, second `last`."""
         start = pc.min(self.quotes["ts"]).cast(pa.int64()).as_py()
         begin, end = start + first * SECOND, start + last * SECOND
 
@@ -57,7 +57,7 @@ class Ticks:
 
 
 def ticks(shared: Path | None, *, seconds: int = 3_600, seed: int = 1) -> Ticks:
-    """An hour from the opening of the first day, real if there are any."""
+    """The first `seconds` after the opening of the first day: real rows if there are any."""
     if shared is not None and (shared / "ticks-2013" / "quotes.parquet").is_file():
         tables = (pq.read_table(shared / "ticks-2013" / f"{name}.parquet") for name in ("trades", "quotes"))
         trades, quotes = (t.set_column(1, "ts", t["ts"].cast(pa.timestamp("us", "UTC"))) for t in tables)
@@ -68,7 +68,7 @@ def ticks(shared: Path | None, *, seconds: int = 3_600, seed: int = 1) -> Ticks:
 
 
 def _made(rng: np.random.Generator, rows: int, seconds: int, price: str) -> pa.Table:
-    # A third of the rows comes in bursts, within milliseconds of each other.
+    # A third of the rows come in bursts, within milliseconds of each other.
     bursts = rng.integers(0, seconds * 1_000, max(1, rows // 60))
     t = np.where(rng.random(rows) < 0.33, rng.choice(bursts, rows) + rng.integers(0, 5, rows), 0)
     t = np.where(t == 0, rng.integers(0, seconds * 1_000, rows), t)
@@ -95,13 +95,13 @@ def count_pairs(data: Ticks, window: int) -> int:
 
 
 def frames(spark: SparkSession, paths: tuple[Path, Path]) -> tuple[DataFrame, DataFrame]:
-    """The files as DataFrames; the size of a trade has another name than that of a quote."""
+    """The files as DataFrames, with columns renamed so that no name is in both."""
     trades, quotes = (spark.read.parquet(str(path)) for path in paths)
     return trades.withColumnRenamed("size", "volume"), quotes.withColumnRenamed("ts", "quoted")
 
 
 def ours(spark: SparkSession, paths: tuple[Path, Path], window: int) -> DataFrame:
-    """Buckets of time."""
+    """Our join."""
     trades, quotes = frames(spark, paths)
     left, right = ab.stream(trades, time="ts"), ab.stream(quotes, time="quoted")
     return left.join(right, on="symbol", within=(describe(window), describe(window))).to_df()

@@ -1,4 +1,4 @@
-"""What a tuple costs the join operator: CPU time of one group, with its part of the windows full."""
+"""CPU time of the join operator per tuple, measured on one group with full windows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GROUPS = 60
 
 
 def cpu_per_tuple(rate: float, window: int, *, probe: str, fine_tuning: bool, epochs: int = 3) -> float:
-    """CPU seconds per tuple of one group's operator, with its part of the windows full; epochs of two seconds."""
+    """CPU seconds per tuple of one group's operator with full windows, in epochs of two seconds."""
     kind = pa.schema([(name, pa.int64()) for name in SCHEMA.names])
     names = tuple(tuple((n, f"{n}{side}") for n in kind.names if n != "key") for side in range(2))
     result = pa.schema([("key", pa.int64()), *((to, pa.int64()) for side in names for _, to in side)])

@@ -1,4 +1,4 @@
-"""How long a window takes on Spark, by policy: for `python -m benchmarks partitioners` and the experiments of paper 3."""
+"""Latency of a window on Spark, by policy: for `python -m benchmarks partitioners` and `evidence/paper3_*.py`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TOP = 10
 
 @dataclass(frozen=True)
 class Question:
-    """The top 10 of a window by the first aggregate. `plain` is the same in Spark's own words: what is right."""
+    """The top 10 of a window by the first aggregate. `plain` is the same by Spark's own functions, as the reference."""
 
     name: str
     keys: tuple[str, ...]
@@ -35,7 +35,7 @@ class Question:
     plain: Mapping[str, Column] = field(repr=False)
 
     def ask(self, window: WindowFile, spark: SparkSession, how: Partitioning | None, workers: int) -> DataFrame:
-        """None leaves the choice to Anabranch."""
+        """The query under a policy; None leaves the choice to Anabranch."""
         given: dict[str, Any] = {}
         if how is not None or any(aggregate.python for aggregate in self.aggregates.values()):
             given = {"workers": workers, "splitters": 1}
@@ -67,12 +67,12 @@ class WindowFile:
     size: int
 
     def read(self, spark: SparkSession) -> DataFrame:
-        """As one partition: there is one splitter."""
+        """The rows as one partition, because there is one splitter."""
         return spark.read.parquet(str(self.path)).coalesce(1)
 
 
 def write_windows(workload: Workload, most: int, folder: Path) -> list[WindowFile]:
-    """Up to `most` windows, `t` as a timestamp."""
+    """Write up to `most` windows, each as a file, with `t` as a timestamp."""
     folder.mkdir(parents=True, exist_ok=True)
     files = []
     first = workload.table["t"][0].as_py()
@@ -100,10 +100,9 @@ def latencies(
 ) -> dict[str, list[float]]:
     """Seconds per contestant and window: the best of several repeats.
 
-    Before anything is timed, all contestants answer for the first window, and later each time again, and must be right.
-    A query is planned before the clock starts, as one that waits for its window would be: what is timed is its
-    execution, up to the rows of the answer. Contestants take turns, each time beginning with another, so that a change
-    of the machine's load meets all of them.
+    Every answer is compared with the reference, and once before anything is timed. A query is planned before the clock
+    starts, like one that waits for its window. So only its execution is timed, up to the rows of the answer.
+    Contestants take turns, each time beginning with another, so that other load on the machine affects all of them.
     """
     right = question.right(windows[0], spark)
     for how in contestants:
@@ -114,7 +113,7 @@ def latencies(
         seconds: dict[str, list[float]] = {label: [] for label in best}
         for turn in range(repeats):
             for how in _from(contestants, turn):
-                # A new DataFrame each time: Spark would find the exchanges of one that has run, and not run them again.
+                # A new DataFrame each time: Spark would reuse the exchanges of one that has run.
                 took = _check(question, right, _planned(question.ask(window, spark, how, workers)), how)
                 seconds[label_of(how)].append(took)
         for label, each in seconds.items():
@@ -128,7 +127,7 @@ def label_of(how: Partitioning | None) -> str:
 
 
 def _check(question: Question, right: list[Row], frame: DataFrame, how: Partitioning | None) -> float:
-    """Seconds until the answer is here; it must be right."""
+    """Seconds until the answer has arrived. Raises an error if it is wrong."""
     began = time.perf_counter()
     answer = frame.collect()
     took = time.perf_counter() - began
@@ -137,14 +136,14 @@ def _check(question: Question, right: list[Row], frame: DataFrame, how: Partitio
             (pair for pair in zip(answer, right, strict=False) if pair[0] != pair[1]), (len(answer), len(right))
         )
         raise ResultsDifferError(
-            f"{question.name}: {label_of(how)} gives {wrong[0]}, and Spark's own group by {wrong[1]}",
+            f"{question.name}: {label_of(how)} gives {wrong[0]}, but Spark's own group by {wrong[1]}",
             hint="this is a bug: please report it with the versions of pyspark and anabranch",
         )
     return took
 
 
 def _planned(frame: DataFrame) -> DataFrame:
-    """The same DataFrame, whose physical plan has been made: to explain it, Spark must."""
+    """Plan a DataFrame and return it: to explain it, Spark makes its physical plan."""
     with redirect_stdout(io.StringIO()):
         frame.explain()
     return frame
@@ -154,7 +153,7 @@ def _from(all_of: Sequence[Partitioning | None], first: int) -> Iterator[Partiti
     yield from (all_of[(first + i) % len(all_of)] for i in range(len(all_of)))
 
 
-# --- what is asked of taxis -----------------------------------------------------------------------------------------
+# --- queries over taxi trips ----------------------------------------------------------------------------------------
 
 
 def _nothing() -> list[int]:
@@ -176,7 +175,7 @@ def _same(state: list[int]) -> list[int]:
 
 
 def count_and_sum(column: str) -> Aggregate:
-    """Rows and their sum, counted in Python: an aggregate that Spark knows nothing about."""
+    """The number of rows and their sum, as an aggregate in Python, which Spark cannot combine."""
     return ab.user_aggregate(
         column, init=_nothing, incr=_one_more, merge=_both, final=_same, returns="array<bigint>", state="array<bigint>",
         name="count_and_sum",
@@ -190,6 +189,6 @@ def in_python(keys: Iterable[str], column: str) -> Question:
 
 
 def in_spark(keys: Iterable[str], column: str) -> Question:
-    """The same by aggregates that Spark has itself."""
+    """The same by Spark's own aggregates."""
     plain = {"rows": F.count(F.lit(1)), "total": F.sum(column)}
     return Question("Spark's aggregates", tuple(keys), {"rows": ab.count(), "total": ab.sum(column)}, plain)

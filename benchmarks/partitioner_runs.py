@@ -1,6 +1,6 @@
-"""What `python -m benchmarks partitioners` measures without Spark, one function per part; experiments use the same parts.
+"""The parts of `python -m benchmarks partitioners` that need no Spark. `evidence/paper3_*.py` use them too.
 
-| part | runs | gives |
+| function | runs | returns |
 |---|---|---|
 | `model` | partitioners alone, over the keys of whole windows | imbalances and aggregation cost (`Modelled`) |
 | `several_splitters` | the same, by splitters that share nothing, and by a table of heavy keys | `Modelled` |
@@ -38,25 +38,25 @@ CM_2_H, AM_2_H, LM_2_H = (Partitioning(policy, 2, "hll") for policy in ("cm", "a
 HEAVY = Partitioning("heavy")
 
 TABLE_2 = (SH, FLD, PK_2, PK_5, CM_2, AM_2, AM_5, CAM_2, CAM_5, LM_2, CM_2_H, AM_2_H, LM_2_H)
-"""The policies of the paper's table 2."""
+"""The policies that are compared: table 2 of the paper on partitioning costs (docs/papers.md)."""
 WHOLE = (AM_2, AM_5, CAM_2, CAM_5)
-"""Those that one splitter keeps keys whole with, as FLD does."""
+"""The policies that keep keys whole with one splitter, as FLD does."""
 TABLE_4 = {"CM-2": (243, 243, 243), "AM-2": (122, 122, 122), "LM-2": (243, 243, 243)} | dict.fromkeys(
     ("CM-2-H", "AM-2-H", "LM-2-H"), (0.02, 0.04, 0.08)
 )
-"""The paper's table 4: megabytes for 8, 16 and 32 workers and 8.1 million keys."""
+"""Table 4 of the paper: megabytes for 8, 16 and 32 workers and 8.1 million keys."""
 
 WORKERS = (8, 16, 32)
 BLOCK = 65_536
-"""Tuples that a partitioner gets at a time."""
+"""Tuples in a block that a partitioner gets."""
 DEALT = 4_096
-"""Tuples that a splitter gets at a time, in turn with the others."""
+"""Tuples in a block when several splitters get blocks in turn."""
 
 Hashes = NDArray[np.int64]
 
 
 class PropositionError(AnabranchError):
-    """An aggregation cost is outside the bounds of proposition 1: something is counted wrong."""
+    """An aggregation cost is outside the bounds of proposition 1, so the counts are wrong."""
 
 
 # --- the model ------------------------------------------------------------------------------------------------------
@@ -64,7 +64,7 @@ class PropositionError(AnabranchError):
 
 @dataclass(frozen=True)
 class Modelled:
-    """What a policy does to a workload: means over its windows."""
+    """How a policy distributes a workload: means over its windows."""
 
     workload: str
     policy: str
@@ -74,19 +74,19 @@ class Modelled:
     tuples: float
     keys: float
     longest: float
-    """tuples of the worker that has the most"""
+    """Tuples of the worker that has the most."""
     tuple_imbalance: float
     cardinality_imbalance: float
     hybrid_imbalance: float
     aggregation_cost: float
     imbalance_vs_fld: float
-    """mean over the windows of tuple imbalance / that of FLD"""
+    """Tuple imbalance over that of FLD, the mean over the windows."""
     cost_vs_fld: float
-    """aggregation cost / that of FLD, in the window where it is furthest from 1"""
+    """Aggregation cost over that of FLD, in the window where it is furthest from 1."""
 
     @property
     def path(self) -> float:
-        """Evaluation, then aggregation: tuples of the slowest worker and partial results of all, at one price."""
+        """Evaluation plus aggregation: tuples of the slowest worker plus partial results of all, at the same price."""
         return self.longest + self.aggregation_cost
 
     def as_json(self) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def hashes_of(workload: Workload, most: int) -> list[Hashes]:
 def assigned(
     partitioning: Partitioning, workers: int, hashes: Hashes, *, splitters: int = 1, heavy: HeavyKeys | None = None
 ) -> NDArray[np.int32]:
-    """The worker of each tuple of a window; tuples are dealt to the splitters in blocks, round robin."""
+    """The worker of each tuple of a window. The splitters get the tuples in blocks, round robin."""
     to = np.empty(len(hashes), np.int32)
     dealt = np.arange(len(hashes)) // DEALT % splitters
     for i in range(splitters):
@@ -118,7 +118,7 @@ def model(
     policies: Sequence[Partitioning] = TABLE_2,
     workers: Sequence[int] = WORKERS,
 ) -> list[Modelled]:
-    """Every policy with one splitter."""
+    """Run every policy with one splitter."""
     found = []
     for v in workers:
         field_loads = [_loads(FLD, v, window) for window in windows]
@@ -129,8 +129,8 @@ def model(
 
 
 def several_splitters(name: str, windows: Sequence[Hashes], splitters: Sequence[int], workers: int) -> list[Modelled]:
-    """FLD and PK-2, which do not mind; cAM-2 with more and more splitters; `heavy`, with the table of the window
-    before. The first window has none before it, and is left out for all."""
+    """Run policies with several splitters: FLD and PK-2, which do not depend on their number; cAM-2; and `heavy`, with
+    the table of the window before. The first window has no window before it, and is left out for all policies."""
     later = windows[1:]
     field_loads = [_loads(FLD, workers, window) for window in later]
     found = [_means(name, FLD.label, workers, 1, field_loads, field_loads)]
@@ -147,23 +147,23 @@ def several_splitters(name: str, windows: Sequence[Hashes], splitters: Sequence[
 
 
 def heaviest(hashes: Hashes) -> tuple[tuple[int, int], ...]:
-    """The keys of a window that have the most tuples, with how many: as a task of a running query tells them."""
+    """The keys of a window with the most tuples, and their counts, as a task of a running query reports them."""
     placed, nothing = Placed(), np.zeros(len(hashes), np.int64)
     placed.add(nothing, nothing, hashes, np.ones(len(hashes), np.int64))
-    told = placed.as_json()
-    return () if told is None else heaviest_of([told])
+    report = placed.as_json()
+    return () if report is None else heaviest_of([report])
 
 
 def seen(windows: Sequence[Hashes], workers: int) -> Seen:
-    """What `selection.select` wants to know of the windows."""
+    """The input of `selection.select` for these windows."""
     return Seen([len(np.unique(window)) for window in windows], [len(window) / workers for window in windows])
 
 
 def best(rows: Sequence[Modelled]) -> Modelled:
     """The policy with the shortest path.
 
-    Equation (3) of the paper, taken at its word, would allow more aggregation to a policy that is less even (no more
-    than the longest evaluation), and so prefer it.
+    Equation (3) of the paper, taken literally, would allow a less even policy more aggregation (up to its longest
+    evaluation), and so prefer it.
     """
     return min(rows, key=lambda row: row.path)
 
@@ -210,7 +210,7 @@ def _ratio(a: float, b: float) -> float:
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one tuple on one splitter core, in nanoseconds: to assign it, and to hash its key before; and memory."""
+    """Nanoseconds per tuple on one splitter core, to assign it and to hash its key; and bytes of memory."""
 
     policy: str
     workers: int
@@ -231,9 +231,9 @@ def costs(
     repeats: int = 3,
     most_keys: int = 0,
 ) -> list[Cost]:
-    """The keys of one window, block by block, by a partitioner that knows nothing of it yet: its tables grow meanwhile.
+    """Partition the keys of one window, block by block, with a new partitioner, so that growing its tables counts.
 
-    Contestants take turns, and the best round of each counts. `most_keys` is for `memory`.
+    Contestants take turns, and the best round of each counts. `most_keys` is the number of keys for `memory`.
     """
     blocks = [keys.slice(at, BLOCK).combine_chunks() for at in range(0, len(keys), BLOCK)]
     hashes = [hash_keys([block]) for block in blocks]
@@ -255,7 +255,7 @@ def costs(
 
 
 def memory(policy: Partitioning, workers: int, keys: int) -> int:
-    """Bytes of the cardinality structures when so many keys came twice in one window."""
+    """Bytes of the cardinality structures after each of `keys` keys came twice in one window."""
     partitioner = Partitioner(policy, workers)
     for _ in range(2):
         for at in range(0, keys, BLOCK):

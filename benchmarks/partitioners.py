@@ -1,19 +1,20 @@
-"""`python -m benchmarks partitioners`: which worker gets which key, by the policies of paper 3.
+"""`python -m benchmarks partitioners`: policies that choose which worker gets which key (docs/partitioning.md).
 
 | part | contestants | data | figures |
 |---|---|---|---|
-| model | the 13 policies of table 2; 8, 16, 32 workers | seven workloads | `cam2_imbalance_vs_fld`, `cam5_imbalance_vs_fld`, `am_cost_vs_fld` |
+| model | 13 policies; 8, 16, 32 workers | seven workloads | `cam2_imbalance_vs_fld`, `cam5_imbalance_vs_fld`, `am_cost_vs_fld` |
 | splitters | cAM-2 by 1 to 8 splitters that share nothing; a shared table of heavy keys | Google's jobs, routes | |
-| cost | the 13 policies, one block after the other | routes, a window | `am2_ns_per_tuple`, `lm2h_ns_per_tuple` |
+| cost | 13 policies, one block after the other | routes, a window | `am2_ns_per_tuple`, `lm2h_ns_per_tuple` |
 | latency | FLD, PK, AM, cAM, SH, LM on Spark | windows of routes | `cam2_vs_pk2_latency`, `cam2_vs_fld_latency` |
 | native | Spark left alone, cAM, PK | the same | |
 
-The model counts, and needs no clock: imbalance is the mean over the windows of (imbalance of cAM / that of FLD), on the
-names of Google's jobs, a figure the mean over 8, 16 and 32 workers; proposition 1 is checked in every window. The cost
-is per tuple on one splitter core, hashes given; a figure is the worst of 8, 16 and 32 workers. Latency is that of a
-top-10 query whose aggregate is in Python, from rows in a file to the answer, of queries that were planned before; the
-figures are ratios of means over the windows. With Spark's own aggregates (native) the same query shows why `auto` then
-leaves Spark alone: it combines before its exchange, so that there is little left to place.
+The model only counts, so it does not depend on the machine. Imbalance is that of cAM over that of FLD on the names of
+Google's jobs, the mean over all windows and over 8, 16 and 32 workers. Every window is checked for proposition 1: the
+number of partial results is at least the keys and at most workers times keys. The cost is per tuple on one splitter
+core, without hashing; a figure is the worst of 8, 16 and 32 workers. Latency is measured on a top-10 query with an
+aggregate in Python, from rows in a file to the answer, without planning; the figures are ratios of means over the
+windows. With Spark's own aggregates (native) the same query shows why `auto` leaves Spark alone: Spark combines before
+its exchange, so little is left to place.
 
 Before anything is timed, every answer is compared with that of Spark's own `groupBy`.
 """  # noqa: E501 (a table)
@@ -48,7 +49,7 @@ TAXIS = "debs-q1"
 SPLITTERS = (1, 2, 4, 8)
 
 GOALS = {"cam2_vs_pk2_latency": 2.0, "cam2_vs_fld_latency": 0.95, "am_cost_vs_fld": 1.0}
-"""Latency is not to be worse than that of FLD; 5 % are noise."""
+"""Latency must not be worse than that of FLD; 5 % is noise."""
 LIMITS = {
     "cam2_imbalance_vs_fld": 0.7,
     "cam5_imbalance_vs_fld": 0.5,
@@ -69,14 +70,14 @@ class Scale:
 
     tpch: float
     debs: float
-    """1 is 20,000 trips in a window"""
+    """Scale of the taxi trips: 1 is 20,000 trips in a window."""
     windows: int
     timed_windows: int
     repeats: int
     keys: int
-    """all at once, for the memory"""
+    """Keys in one window, to measure memory."""
     workers: tuple[int, ...] = WORKERS
-    """on Spark"""
+    """Numbers of workers on Spark."""
 
 
 FULL = Scale(tpch=1.0, debs=25.0, windows=100, timed_windows=2, repeats=4, keys=8_100_000)
@@ -84,7 +85,7 @@ QUICK = Scale(tpch=0.01, debs=2.0, windows=3, timed_windows=1, repeats=1, keys=1
 
 
 def run(*, quick: bool, as_json: bool, console: Console) -> dict[str, float]:
-    """Run the benchmark; prints tables, and with `as_json` one JSON object as the last line."""
+    """Run the benchmark. Prints tables, and with `as_json` one JSON object as the last line."""
     folder = Path(tempfile.mkdtemp(prefix="anabranch-bench-"))
     spark = bench_session("partitioners")
     try:
@@ -94,9 +95,9 @@ def run(*, quick: bool, as_json: bool, console: Console) -> dict[str, float]:
         shutil.rmtree(folder, ignore_errors=True)
     show_ratios(console, figures, {} if quick else GOALS, {} if quick else LIMITS)
     if as_json:
-        # Not rounded: one partial result too many among millions would not be seen.
+        # Not rounded, so that a single extra partial result among millions shows.
         exact = {"am_cost_vs_fld": figures["am_cost_vs_fld"]}
-        print(json.dumps({n: round(v, 3) for n, v in figures.items()} | exact | bench.told(quick)), flush=True)
+        print(json.dumps({n: round(v, 3) for n, v in figures.items()} | exact | bench.details(quick)), flush=True)
     return figures
 
 
@@ -139,8 +140,8 @@ class _Bench:
         self._show()
         return self._figures(python)
 
-    def told(self, quick: bool) -> dict[str, Any]:
-        """What of the JSON object is not a figure. Proposition 1 held, or there would be none."""
+    def details(self, quick: bool) -> dict[str, Any]:
+        """The part of the JSON object that is not a figure. If proposition 1 did not hold, `run` would have failed."""
         parts: dict[str, Iterable[dict[str, Any]]] = {
             "model": (row.as_json() for row in self.modelled),
             "splitters": (row.as_json() for row in self.split),
@@ -192,7 +193,7 @@ class _Bench:
 
     def _figures(self, latency: dict[str, list[float]]) -> dict[str, float]:
         def gain(over: Partitioning) -> float:
-            """of cAM-2; the mean over the numbers of workers"""
+            """Latency of a policy over that of cAM-2, the mean over the numbers of workers."""
             return float(np.mean(np.divide(latency[over.label], latency[CAM_2.label])))
 
         def imbalance(policy: str) -> float:
@@ -227,30 +228,30 @@ class _Bench:
             )
         checked = sum(row.windows for row in self.modelled)
         self.console.print(
-            f"Proposition 1 holds in all {checked:,} of these windows: keys <= cost <= workers x keys.\n"
+            f"Proposition 1 holds in all {checked:,} windows: keys <= aggregation cost <= workers x keys.\n"
         )
         self._table(
-            f"several splitters that share nothing, {_SPLIT_WORKERS} workers",
+            f"Several splitters that share nothing, {_SPLIT_WORKERS} workers",
             ("workload", "policy", "splitters", "imbalance", "/ FLD", "aggregation cost", "/ keys"),
             map(_split_row, self.split),
             sections=True,
         )
         names = ("workload", "workers", "best", "chosen", "chosen_vs_best", "chosen_with_several_splitters")
         self._table(
-            "what auto takes, beside the shortest evaluation + aggregation",
-            ("workload", "workers", "best", "auto", "its / best's", "auto, several splitters"),
+            "The choice of auto, and the policy with the shortest evaluation + aggregation",
+            ("workload", "workers", "best", "auto", "auto / best", "auto, several splitters"),
             ([row[name] for name in names] for row in self.selections),
             sections=True,
         )
         self._table(
-            f"cost of partitioning routes, {_EACH}; memory for {self.scale.keys:,} keys",
-            ("policy", "ns/tuple", "with hash", "megabytes", "paper's"),
+            f"Cost of partitioning routes, {_EACH}; memory for {self.scale.keys:,} keys",
+            ("policy", "ns/tuple", "with hash", "megabytes", "published"),
             (_cost_row(self.costs, policy.label) for policy in runs.TABLE_2),
         )
         named = [row | {"query": f"{row['query']}, V = {row['workers']}"} for row in self.latency]
         first = {row["query"]: row["mean_seconds"] for row in reversed(named)}
         self._table(
-            f"latency on Spark, {self.latency[0]['rows']:,} trips in a window, V workers",
+            f"Latency on Spark, {self.latency[0]['rows']:,} trips in a window, V workers",
             ("query", "policy", "mean s", "/ first"),
             (_latency_row(row, first[row["query"]]) for row in named),
             sections=True,
@@ -259,7 +260,7 @@ class _Bench:
     def _table(
         self, title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, sections: bool = False
     ) -> None:
-        """With `sections`, what has the same first column stays together."""
+        """Print a table. With `sections`, a line separates rows whose first column differs."""
         table = Table(title=title, title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
         for i, column in enumerate(columns):
             table.add_column(column, justify="left" if i == 0 else "right", no_wrap=True)
@@ -273,7 +274,7 @@ class _Bench:
 
 
 def _selection(rows: Sequence[runs.Modelled], one: Selected, several: Selected) -> dict[str, Any]:
-    """What the rule takes for a workload and a number of workers, beside the best that the model knows."""
+    """The choice of the rule for a workload and a number of workers, and the best policy by the model."""
     best = runs.best(rows)
     chosen = next(row for row in rows if row.policy == one.partitioning.label)
     return {

@@ -1,4 +1,4 @@
-"""Timing and tables that all benchmarks share."""
+"""Timing, tables and JSON that all benchmarks share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rich.table import Table
 
 @dataclass(frozen=True)
 class Measured:
-    """One contestant at one setting: the best of several runs, since noise only ever adds."""
+    """One contestant at one setting: the best of several runs, because noise only adds time."""
 
     name: str
     setting: str
@@ -51,7 +51,7 @@ def best_of(repeats: int, run: Callable[[], object]) -> float:
 
 
 def drain(frame: DataFrame) -> None:
-    """Make Spark produce every row and column, and throw them away."""
+    """Make Spark compute every row and column, and discard them."""
     frame.write.format("noop").mode("overwrite").save()
 
 
@@ -69,7 +69,7 @@ def progress(console: Console) -> Progress:
 
 
 def show(console: Console, title: str, measured: Sequence[Measured]) -> None:
-    """The measurements as a table."""
+    """Print the measurements as a table."""
     table = Table(title=title, title_justify="left")
     for column in ("setting", "contestant"):
         table.add_column(column)
@@ -88,8 +88,8 @@ def show(console: Console, title: str, measured: Sequence[Measured]) -> None:
 def show_ratios(
     console: Console, ratios: Mapping[str, float], goals: Mapping[str, float], limits: Mapping[str, float] | None = None
 ) -> None:
-    """The figures beside their goals: what each should reach, or stay below."""
-    table = Table(title="figures", title_justify="left")
+    """Print the figures beside their goals: the least or the most that each should be."""
+    table = Table(title="Figures", title_justify="left")
     table.add_column("figure")
     table.add_column("measured", justify="right")
     table.add_column("at least", justify="right")
@@ -102,7 +102,7 @@ def show_ratios(
 
 
 def print_json(ratios: Mapping[str, float], tables: Mapping[str, Sequence[Measured]], **more: Any) -> None:
-    """One JSON object on one line: the last line on standard output."""
+    """Print one JSON object on one line: the last line on standard output."""
     figures = {name: round(value, 3) for name, value in ratios.items()}
     table = [{"data": data, **m.as_json()} for data, measured in tables.items() for m in measured]
     print(json.dumps({**figures, **more, "table": table}), flush=True)

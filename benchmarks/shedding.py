@@ -1,14 +1,14 @@
-"""`python -m benchmarks shedding`: more rows than a query can work off, and what paper 4's window drops make of it.
+"""`python -m benchmarks shedding`: window drops when a query gets more rows than it can process (docs/shedding.md).
 
 | part | contestants | figures |
 |---|---|---|
-| load: 1.25 to 3 times the capacity | a delay per row; none | `delivered_of_ideal_2x`, `latency_of_bound_2x` |
-| nested: figure 7 | drops at the source, before the last aggregate, after it | |
-| overhead: a native aggregate over files | without a window drop; p = 0; p = 0.01 | `overhead_p0` |
+| `load`: 1.25 to 3 times the capacity | a delay per row; none | `delivered_of_ideal_2x`, `latency_of_bound_2x` |
+| `nested` aggregates | drops at the source, before the last aggregate, after it | |
+| `overhead`: a native aggregate over files | without a window drop; p = 0; p = 0.01 | `overhead_p0` |
 
-`shedding_runs` says what capacity is, and when epochs are settled. *Ideal* is the share capacity / load, which is
-delivered by one that drops at no cost, and leaves no headroom below the latency bound. Shares are counted twice:
-results over windows times keys, and by the drop points' own counts (in the JSON).
+`shedding_runs` defines the capacity, and when epochs are settled. The *ideal* is the share capacity / load: what a
+query delivers if dropping costs nothing and it leaves no headroom below the latency bound. The delivered share is
+counted in two ways: results over windows times keys, and by the drop points' own counts (in the JSON).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ GOALS = {"overhead_p0": 0.97, "delivered_of_ideal_2x": 0.8}
 LIMITS = {"latency_of_bound_2x": 1.0}
 
 DRIFT = 0.15
-"""by how much the machine may change between the first and the last run"""
+"""How much the machine's speed may change between the first and the last run."""
 
 PLACES: dict[DropAt, str] = {
     "source": "at the source",
@@ -50,20 +50,20 @@ PLACES: dict[DropAt, str] = {
 
 @dataclass(frozen=True)
 class Scale:
-    """How long runs are, and which there are."""
+    """How long the runs are, and which runs there are."""
 
     bound: float
-    """of latency, in seconds"""
+    """The latency bound, in seconds."""
     epochs: int
-    """to measure a capacity at one rate"""
+    """Epochs per rate when the capacity is measured."""
     seconds: float
-    """of a run that sheds"""
+    """Length of a run that sheds."""
     loads: tuple[float, ...]
-    """times the capacity"""
+    """Loads as multiples of the capacity."""
     native: tuple[float, ...]
-    """the same for the query without a delay"""
+    """The same for the query without a delay."""
     unshed_seconds: float
-    """of the one that must not shed; 0: none"""
+    """Length of the run that must not shed; 0 for no such run."""
     check_speed: bool
     places: tuple[DropAt, ...]
     nested_load: float
@@ -100,7 +100,7 @@ QUICK = Scale(
 
 
 def run(*, quick: bool, as_json: bool, console: Console, parts: Sequence[str] = ()) -> dict[str, float]:
-    """Run the benchmark, or some of its parts; prints tables, and with `as_json` one JSON object as the last line."""
+    """Run the benchmark, or some of its parts. Prints tables, and with `as_json` one JSON object as the last line."""
     folder = Path(tempfile.mkdtemp(prefix="anabranch-bench-"))
     spark = bench_session("shedding", shuffle_partitions=2)
     bench = _Bench(spark, QUICK if quick else FULL, folder, console)
@@ -110,7 +110,7 @@ def run(*, quick: bool, as_json: bool, console: Console, parts: Sequence[str] = 
         shutil.rmtree(folder, ignore_errors=True)
     show_ratios(console, bench.figures, {} if quick else GOALS, {} if quick else LIMITS)
     if as_json:
-        # A JSON object has no NaN: a figure that could not be measured is null.
+        # JSON has no NaN: a figure that could not be measured is null.
         finite = {name: value for name, value in bench.figures.items() if math.isfinite(value)}
         print_json(
             finite, bench.tables, quick=quick, **dict.fromkeys(bench.figures.keys() - finite.keys()), **bench.more
@@ -165,31 +165,31 @@ class _Bench:
             capacity = self._capacity(fast, bar)
             self.more["capacity_without_delay"] = round(capacity)
             trials += [self._shed(fast, times, capacity, "auto", bar) for times in scale.native]
-        self._show("load", f"more than it can do; results within {scale.bound:g} s", trials)
+        self._show("load", f"Overload; latency bound {scale.bound:g} s", trials)
 
     def _capacity(self, load: Load, bar: Progress) -> float:
-        bar.console.print(f"{load.name}: measuring its capacity", highlight=False)
+        bar.console.print(f"{load.name}: measuring the capacity", highlight=False)
         costs = self.costs[load.name] = self.runner.costs(load, epochs=self.scale.epochs)
         capacity = costs.capacity(self.scale.bound)
-        told = f"{costs.fixed:.2f} s + {1e6 * costs.per_row:.1f} us a row: {capacity:,.0f} rows/s"
-        bar.console.print(f"{load.name}: an epoch takes {told}", highlight=False)
+        seconds = f"{costs.fixed:.2f} s + {1e6 * costs.per_row:.1f} us a row"
+        bar.console.print(f"{load.name}: an epoch takes {seconds}; capacity {capacity:,.0f} rows/s", highlight=False)
         return capacity
 
     def _check_speed(self, load: Load, bar: Progress) -> None:
-        """Shares are compared with a capacity that was measured minutes before: say whether it still holds."""
+        """Check that the capacity, which was measured minutes before, still holds; warn if it does not."""
         drift = self.runner.drift(load, self.costs[load.name], epochs=self.scale.epochs)
         self.more["drift"] = round(drift, 3)
         if abs(drift - 1) > DRIFT:
-            told = f"an epoch takes {drift:.2f} times what it took when the capacity was measured"
-            bar.console.print(f"[bold red]{told}: figures against the ideal mean nothing[/]", highlight=False)
+            change = f"an epoch takes {drift:.2f} times as long as when the capacity was measured"
+            bar.console.print(f"[bold red]{change}: shares of the ideal mean nothing[/]", highlight=False)
 
     def _unshed(self, load: Load, rate: float, bar: Progress) -> None:
-        """The same load where nothing may be dropped."""
+        """Run the same load without dropping anything."""
         ran = self.runner.live(load, rate, seconds=self.scale.unshed_seconds, until=4 * self.scale.bound)
         latencies = [round(epoch.latency, 2) for epoch in ran.epochs if epoch.latency is not None]
         self.more["unshed_latencies_2x"] = latencies
-        told = " ".join(f"{each:.1f}" for each in latencies)
-        bar.console.print(f"{load.name}, {rate:,.0f} rows/s, nothing dropped: latency {told} s", highlight=False)
+        shown = " ".join(f"{each:.1f}" for each in latencies)
+        bar.console.print(f"{load.name}, {rate:,.0f} rows/s, nothing dropped: latency {shown} s", highlight=False)
 
     def _shed(self, load: Load, times: float, capacity: float, drop_at: DropAt, bar: Progress) -> Trial:
         ran = self.runner.shed(load, times * capacity, seconds=self.scale.seconds, drop_at=drop_at)
@@ -197,24 +197,26 @@ class _Bench:
         setting = f"{times:g} x"
         trial = Trial.of(ran, place or load.name, setting, capacity=capacity, bound=self.scale.bound)
         held = f"latency {100 * trial.of_bound(0.95):.0f} % of the bound{'' if trial.held else ' (not held)'}"
-        told = f"{held}, {100 * trial.share:.0f} % delivered, ideal {100 * trial.ideal:.0f} %"
-        bar.console.print(f"{load.name}, {setting}{place and f', drops {place}'}: {told}", highlight=False)
+        result = f"{held}, {100 * trial.share:.0f} % delivered, ideal {100 * trial.ideal:.0f} %"
+        bar.console.print(f"{load.name}, {setting}{place and f', drops {place}'}: {result}", highlight=False)
         return trial
 
-    # --- figure 7 ---------------------------------------------------------------------------------------------------
+    # --- nested aggregates ------------------------------------------------------------------------------------------
 
     def nested(self, bar: Progress) -> None:
         scale, load = self.scale, nested()
         capacity = self._capacity(load, bar)
         self.more["capacity_nested"] = round(capacity)
         trials = [self._shed(load, scale.nested_load, capacity, place, bar) for place in scale.places]
-        self._show("nested", f"figure 7, {scale.nested_load:g} times the capacity, drops", trials)
+        self._show(
+            "nested", f"Nested aggregates at {scale.nested_load:g} times the capacity, by place of drops", trials
+        )
         if all(math.isfinite(trial.in_time) for trial in trials):
-            # A place that cannot keep the bound delivers more, too late.
+            # A place that cannot keep the bound may deliver more, but too late.
             self.more["nested_in_order"] = all(a.in_time >= b.in_time for a, b in pairwise(trials))
 
     def _show(self, part: str, title: str, trials: Sequence[Trial]) -> None:
-        # Narrow enough for 80 columns; the JSON has more.
+        # Narrow enough for 80 columns; the JSON has the rest.
         title = f"{title}; share of windows delivered"
         table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
         table.add_column("")
@@ -236,4 +238,4 @@ class _Bench:
         self.figures["overhead_p0"] = found.ratio("p = 0")
         self.more["overhead_p001"] = round(found.ratio("p = 0.01"), 3)
         self.tables["overhead"] = found.table()
-        show(self.console, "a window drop in place", found.table())
+        show(self.console, "Overhead of a window drop", found.table())

@@ -1,4 +1,4 @@
-"""The queries that `python -m benchmarks shedding` and the experiments of paper 4 overload."""
+"""The queries that `python -m benchmarks shedding` and `evidence/paper4_*.py` overload."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from anabranch.query.deliveries import Delivery
 from benchmarks.shedding_runs import SECOND, Load, Output, delay, working_sink
 
 DELAY = 60.0
-"""microseconds of work a row: a few ten thousand rows a second on two cores"""
+"""Microseconds of work per row, which allows some tens of thousands of rows per second on two cores."""
 FAN_IN = 10
-"""tuples in a window of figure 7: 10, and 100 for the two of them"""
+"""Inputs of a window of nested aggregates: 10 for each, so 100 rows for both."""
 
 
 def _guess(micros: float) -> float:
-    """Rows per second, by the work alone; half of it, for all the rest."""
+    """Rows per second that the work alone allows, halved to leave room for everything else."""
     return 0.5 * usable_cores() * 1e6 / micros
 
 
 def tumbling(micros: float = DELAY) -> Load:
-    """A delay before an aggregate over windows of a second, 100 rows in each; without one 1,000, all native."""
+    """A delay before an aggregate over windows of a second with 100 rows; without a delay, windows with 1,000 rows."""
 
     def build(stream: ab.Stream) -> Sequence[Delivery]:
         if micros:
@@ -36,7 +36,7 @@ def tumbling(micros: float = DELAY) -> Load:
 
 
 def nested(micros: float = DELAY / 3, size: float = 0.2) -> Load:
-    """Figure 7: delay, count per 10, delay, count per 100, delay. As much work in each of the three."""
+    """Nested aggregates: delay, count per 10, delay, count per 100, delay. The three delays are equal work."""
 
     def build(stream: ab.Stream) -> Sequence[Delivery]:
         first = stream.with_columns({"work": delay(micros)("value")})
@@ -55,7 +55,7 @@ def nested(micros: float = DELAY / 3, size: float = 0.2) -> Load:
 
 
 def fan_out(micros: float = DELAY / 3, size: float = 0.5) -> Load:
-    """Figure 9: two aggregates over one stream, a delay before each and one after each."""
+    """Two aggregates over one stream, with a delay before each and one after each."""
 
     def build(stream: ab.Stream) -> Sequence[Delivery]:
         deliveries = []
@@ -70,9 +70,9 @@ def fan_out(micros: float = DELAY / 3, size: float = 0.5) -> Load:
 
 
 def sliding(size: int, slide: int, *, unit: float = 0.1, micros: float = DELAY / 2) -> Load:
-    """Figures 12 and 13: a delay, a count over windows of so many time values, and the same delay for each result.
+    """A delay, a count over windows of `size` time values, and the same delay for each result.
 
-    One tuple per key and time value, as in the paper.
+    There is one tuple per key and time value.
     """
 
     def build(stream: ab.Stream) -> Sequence[Delivery]:

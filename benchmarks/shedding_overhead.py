@@ -1,4 +1,4 @@
-"""What shedding costs while nothing is dropped: a native aggregate over files, with a window drop and without."""
+"""The overhead of shedding while nothing is dropped: a native aggregate over files, with and without a window drop."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from benchmarks.report import Measured
 MILLI = 1_000
 
 Epochs = tuple[tuple[int, float], ...]
-"""Rows and seconds of each."""
+"""Rows and seconds of each epoch."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Recorded:
     keys: int
     epochs: int
     rows: int
-    """of an epoch"""
+    """Rows in an epoch."""
 
     def write(self, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
@@ -48,13 +48,13 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Filtered:
-    """Figure 14: a filter, and a count over tumbling windows of so many milliseconds (tuples of a key)."""
+    """A filter, and a count over tumbling windows of `size` milliseconds, which is as many tuples of a key."""
 
     size: int = 1_000
     selectivity: float = 1.0
 
     def epochs(self, spark: SparkSession, files: Path, folder: Path, share: float | None) -> Epochs:
-        """A run over all files; with a window drop that drops `share`, or without."""
+        """Run over all files, with a window drop that drops `share`, or without one."""
         where = folder / uuid.uuid4().hex
         source = spark.readStream.schema(spark.read.parquet(str(files)).schema)
         rows = source.option("maxFilesPerTrigger", 1).parquet(str(files))
@@ -76,7 +76,7 @@ class Filtered:
         finally:
             query.stop()
             shutil.rmtree(where, ignore_errors=True)
-        # The first epoch knows no times yet, and so cannot drop anything.
+        # The first epoch has no watermark yet, so it cannot drop anything.
         return tuple((epoch.rows, epoch.seconds) for epoch in query.recentProgress if epoch.rows)[1:]
 
 
@@ -86,16 +86,16 @@ CONTESTANTS: dict[str, float | None] = {NONE: None, "p = 0": 0.0, "p = 0.01": 0.
 
 @dataclass(frozen=True)
 class Compared:
-    """Rounds in which all contestants had their turn."""
+    """Rounds in which each contestant ran once."""
 
     setting: str
     rounds: tuple[Mapping[str, Epochs], ...]
-    """by contestant"""
+    """Each round by contestant."""
 
     def ratio(self, name: str) -> float:
-        """Throughput of the median epoch, over that without a window drop.
+        """Throughput of the median epoch of all rounds, over that without a window drop.
 
-        Of the epochs of all rounds: one of them strays by a tenth, the median of a hundred by one in a hundred.
+        A single epoch varies by a tenth, the median of a hundred epochs by one in a hundred.
         """
         return self._rate(name) / self._rate(NONE)
 
@@ -103,7 +103,7 @@ class Compared:
         return median(rows / seconds for one in self.rounds for rows, seconds in one[name])
 
     def table(self) -> list[Measured]:
-        """All epochs of a median round."""
+        """The total of a median round, for each contestant."""
         found = []
         for name in sorted(self.rounds[0], key=list(CONTESTANTS).index):
             rows = sum(rows for rows, _ in self.rounds[0][name])
@@ -120,11 +120,11 @@ def compared(
     rounds: int,
     contestants: Sequence[str] = tuple(CONTESTANTS),
 ) -> Compared:
-    """Let contestants take turns."""
+    """Run the contestants in turns."""
     query.epochs(spark, files, folder, 0.01)  # compiles
     taken = []
     for turn in range(rounds):
-        # In the other order every second time, so that none is always the one after another.
+        # The order alternates, so that no contestant always follows the same one.
         order = contestants if turn % 2 == 0 else tuple(reversed(contestants))
         taken.append({name: query.epochs(spark, files, folder, CONTESTANTS[name]) for name in order})
     return Compared(f"windows of {query.size} tuples, selectivity {query.selectivity:g}", tuple(taken))

@@ -1,14 +1,14 @@
-"""Live queries that get more rows than they can work off: what `python -m benchmarks shedding` runs, and what it measures.
+"""Live queries that get more rows than they can process, and what `python -m benchmarks shedding` measures of them.
 
-A `Load` is a query over Spark's `rate` source, which hands out with each epoch what came since the last one: rows
-(timestamp, value) by the clock. Keys are dealt out in turn (`value % keys`), and there are more of them at a higher
-rate, so a window of a key always has the same number of rows, and a query has as many results per row at any rate.
+A `Load` is a query over Spark's `rate` source, whose epochs have the rows (timestamp, value) of the time since the last
+epoch. Keys come in turn (`value % keys`), and there are more keys at a higher rate. So a window of a key always has the
+same number of rows, and a query has as many results per row at any rate.
 
-**Work** is a `delay`, as in the paper: a step that keeps the CPU busy for some microseconds a row.
+**Work** is a `delay`: a step that keeps the CPU busy for some microseconds per row.
 
-**Capacity** is what a query can do without shedding. Epochs that follow one another read what came while the one before
-ran, so a result has latency 2 T where each epoch takes T, and T may be half the bound. Seconds of an epoch are measured
-at low rates, fitted by ``fixed + per_row * rows``, and then ``capacity * T`` rows take T.
+**Capacity** is the rate that a query can process without shedding. Each epoch reads the rows that came during the epoch
+before it. So a result has latency 2 T where each epoch takes T, and T may be half the bound. The seconds of an epoch
+are measured at low rates and fitted by ``fixed + per_row * rows``. Then ``capacity * T`` rows take T.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from anabranch.query.settings import DropAt
 from benchmarks.report import Measured, drain
 
 MAX_GAP = 10
-"""B: the paper's batches have 10 windows"""
+"""Windows in a row that may be missing."""
 SETTLED_EPOCHS, SETTLED_SECONDS = 8, 40.0
-"""an epoch is settled after so many, or so long after the first one: the controller has found its share by then"""
+"""Epochs, or seconds after the first epoch, until a run is settled: the controller has found its share by then."""
 LOW = 0.3
-"""share of the capacity as guessed at which it is measured first"""
+"""The first rate to measure, as a share of the guessed capacity."""
 PATIENCE = 4
-"""times as long as they should take: then it is given up to measure epochs at a rate"""
+"""Measuring epochs at a rate is given up after this many times the time that they should take."""
 SECOND = 1_000_000
 
 
 def delay(micros: float) -> Callable[[str], Column]:
-    """A step that keeps a core busy for so many microseconds a row, and passes on how many.
+    """A step that keeps a core busy for `micros` microseconds per row, and returns that number.
 
-    CPU time and not the clock's: two of them on one core take twice as long, as any other work would.
+    It measures CPU time, so two such steps on one core take twice as long, like any other work.
     """
 
     def busy(column: pa.Array) -> pa.Array:
@@ -63,7 +63,7 @@ def delay(micros: float) -> Callable[[str], Column]:
 
 
 def working_sink(micros: float) -> ab.Sink:
-    """What follows the last aggregate: a `delay` for each result that is delivered."""
+    """A sink that does a `delay` for each result."""
     work = delay(micros)
 
     def deliver(results: DataFrame, epoch: int) -> None:
@@ -74,14 +74,14 @@ def working_sink(micros: float) -> ab.Sink:
 
 @dataclass(frozen=True)
 class Output:
-    """An aggregate whose results are delivered, by the name that the runtime gives its operator."""
+    """An aggregate whose results are delivered, by the name of its operator in the runtime."""
 
     operator: str
     slide: int
-    """microseconds"""
+    """The slide in microseconds."""
 
     def windows(self, before: int, after: int) -> int:
-        """Windows that were complete at one watermark and not at the other. All begin at a multiple of the slide."""
+        """Windows that became complete between two watermarks. All begin at a multiple of the slide."""
         return after // self.slide - before // self.slide
 
 
@@ -93,9 +93,9 @@ class Load:
     build: Callable[[ab.Stream], Sequence[Delivery]]
     outputs: tuple[Output, ...]
     rows_per_second: float
-    """of one key"""
+    """Rows per second of one key."""
     guess: float
-    """rows per second that it may be able to do; only to begin the search"""
+    """A guess of the capacity in rows per second, only to begin the search."""
 
     def keys(self, rate: float) -> int:
         return max(1, round(rate / self.rows_per_second))
@@ -103,27 +103,27 @@ class Load:
     def stream(self, spark: SparkSession, rate: float) -> ab.Stream:
         source = spark.readStream.format("rate").option("rowsPerSecond", round(rate))
         source = source.option("numPartitions", usable_cores())
-        # A column of the source, so that points before every step know the keys.
+        # The key is a column of the source, so that drop points before every step have it.
         rows = source.load().withColumn("key", F.col("value") % self.keys(rate))
         return ab.stream(rows, time="timestamp", watermark="0 seconds")
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What an epoch takes: fixed + per_row * rows, in seconds."""
+    """The seconds of an epoch: fixed + per_row * rows."""
 
     fixed: float
     per_row: float
 
     @classmethod
     def fit(cls, epochs: Sequence[tuple[float, float]]) -> Costs:
-        """From (rows, seconds) of epochs; neither cost is negative."""
+        """Fit (rows, seconds) of epochs. Neither cost is negative."""
         rows, seconds = (np.array(each, dtype=float) for each in zip(*epochs, strict=True))
         spread = float(((rows - rows.mean()) ** 2).sum())
         slope = float(((rows - rows.mean()) * (seconds - seconds.mean())).sum()) / spread if spread else 0.0
         fixed = float(seconds.mean() - slope * rows.mean())
         if slope <= 0 or fixed < 0:
-            # Nothing can be told apart: all of it is for the rows.
+            # The two costs cannot be separated: assign all of the time to the rows.
             return cls(0.0, float(seconds.sum() / rows.sum()) if rows.sum() else 0.0)
         return cls(fixed, slope)
 
@@ -153,7 +153,7 @@ class Run:
         return [epoch.latency for epoch in self.settled if epoch.latency is not None]
 
     def delivered(self, bound: float = math.inf) -> tuple[int, int]:
-        """Results of the settled epochs that kept a latency bound, and how many there would be: windows times keys."""
+        """Results of the settled epochs that kept a latency bound, and the most there could be: windows times keys."""
         first = len(self.epochs) - len(self.settled)
         results = windows = 0
         for output in self.load.outputs:
@@ -165,8 +165,8 @@ class Run:
                 results += sum(_operator(epoch, output.operator).emitted for epoch in in_time)
         return results, windows
 
-    def told_share(self) -> float | None:
-        """The delivered share as the drop points count it; None where some epoch was without any."""
+    def reported_share(self) -> float | None:
+        """The delivered share by the counts of the drop points; None if an epoch has no drop point."""
         drops = [drop for epoch in self.settled for drop in epoch.drops]
         windows = sum(drop.windows for drop in drops)
         if not windows or not all(epoch.drops for epoch in self.settled):
@@ -175,7 +175,7 @@ class Run:
 
 
 def settled_from(started: Sequence[float]) -> int:
-    """The first epoch that is settled, by the times at which epochs began."""
+    """The number of the first settled epoch, from the start times of the epochs."""
     late = (i for i, at in enumerate(started) if at - started[0] >= SETTLED_SECONDS)
     return min(SETTLED_EPOCHS, next(late, len(started)), len(started))
 
@@ -186,20 +186,21 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 @dataclass(frozen=True)
 class Trial(Measured):
-    """A run as a row of the table: what came, what was delivered, and how late."""
+    """A run as a row of the table: its input, the delivered share, and the latency."""
 
     rate_in: float = 0.0
-    """rows per second that came"""
+    """Rows per second of the input."""
     capacity: float = 0.0
     bound: float = 0.0
     latencies: tuple[float, ...] = ()
     share: float = 1.0
-    """of all windows of all keys: those delivered"""
+    """Delivered share of the windows of all keys."""
     in_time: float = 1.0
-    """of all: those delivered within the bound"""
-    told_share: float | None = None
+    """Share of these windows that was delivered within the bound."""
+    reported_share: float | None = None
+    """Delivered share by the counts of the drop points."""
     drop_share: float = 0.0
-    """p, mean over points and epochs"""
+    """p, the mean over drop points and epochs."""
     epochs: int = 0
 
     @classmethod
@@ -218,14 +219,14 @@ class Trial(Measured):
             latencies=tuple(run.latencies()),
             share=min(1.0, results / windows) if windows else math.nan,
             in_time=min(1.0, run.delivered(bound)[0] / windows) if windows else math.nan,
-            told_share=run.told_share(),
+            reported_share=run.reported_share(),
             drop_share=fmean(shares) if shares else 0.0,
             epochs=len(settled),
         )
 
     @property
     def ideal(self) -> float:
-        """What could be delivered if dropping cost nothing, and no headroom were left."""
+        """The share that could be delivered if dropping cost nothing and left no headroom."""
         return min(1.0, self.capacity / self.rate_in) if self.rate_in else 1.0
 
     @property
@@ -242,7 +243,7 @@ class Trial(Measured):
         return bool(self.latencies) and self.of_bound(0.95) <= 1.0
 
     def as_json(self) -> dict[str, Any]:
-        told = {
+        figures = {
             "load": self.rate_in / self.capacity if self.capacity else math.nan,
             "rate": self.rate_in,
             "capacity": self.capacity,
@@ -252,12 +253,12 @@ class Trial(Measured):
             "latency_95_of_bound": self.of_bound(0.95),
             "delivered": self.share,
             "delivered_in_time": self.in_time,
-            "delivered_told": self.told_share,
+            "delivered_told": self.reported_share,
             "ideal": self.ideal,
             "of_ideal": self.of_ideal,
             "p": self.drop_share,
         }
-        plain = {k: None if v is None or not math.isfinite(v) else round(v, 3) for k, v in told.items()}
+        plain = {k: None if v is None or not math.isfinite(v) else round(v, 3) for k, v in figures.items()}
         settled = {"name": self.name, "setting": self.setting, "epochs": self.epochs, "rows": self.rows}
         return {**settled, **plain, "delivered_per_second": _per(self.delivered, self.seconds)}
 
@@ -267,7 +268,7 @@ def _per(amount: float | None, seconds: float) -> int | None:
 
 
 class Runner:
-    """Runs loads in one session, each in a folder of its own that does not stay."""
+    """Runs loads in one session, each in a temporary folder."""
 
     def __init__(self, spark: SparkSession, folder: Path, bound: float) -> None:
         self.spark = spark
@@ -285,7 +286,7 @@ class Runner:
         until: float = math.inf,
         epochs: int | None = None,
     ) -> Run:
-        """Run a query at a rate for so long after its first epoch, or until latency passes `until`, or for `epochs`."""
+        """Run a query for `seconds` after its first epoch, or until latency exceeds `until`, or for `epochs`."""
         where = self.folder / uuid.uuid4().hex
         deliveries = load.build(load.stream(self.spark, rate))
         query = ab.start(
@@ -319,34 +320,34 @@ class Runner:
         return self.live(load, rate, seconds=seconds, qos=qos)
 
     def costs(self, load: Load, *, epochs: int, drop_share: float | None = None) -> Costs:
-        """What an epoch takes, by runs at rates below the capacity, each with epochs of half the bound."""
+        """Measure the seconds of an epoch at rates below the capacity, with epochs of half the bound."""
 
         def measured(rate: float) -> tuple[float, float]:
             return self.epoch_at(load, rate, epochs=epochs, drop_share=drop_share)
 
         low = LOW * load.guess
-        # Two that say where to look; the first is not counted again, for much is compiled in it.
+        # Two runs that show where to measure. The first does not count, because much is compiled in it.
         first, second = measured(low), measured(2 * low)
         near = min(0.85 * Costs.fit([first, second]).capacity(self.bound), 4 * load.guess)
         near = max(near, low)
         found = Costs.fit([second, measured(near), measured(0.5 * near)])
         if found.capacity(self.bound) <= 0:
             raise AnabranchError(
-                f"{load.name}: an epoch takes {found.fixed:.1f} s without any row, of {self.bound / 2:g} that it may",
+                f"{load.name}: an epoch without rows takes {found.fixed:.1f} s, and may take {self.bound / 2:g} s",
                 hint="is the machine busy with something else?",
             )
         return found
 
     def drift(self, load: Load, costs: Costs, *, epochs: int) -> float:
-        """Seconds of an epoch at half the capacity now, over what they were: did the machine change meanwhile?"""
+        """Seconds of an epoch at half the capacity, over what they were: 1 if the machine's speed has not changed."""
         rows, seconds = self.epoch_at(load, 0.5 * costs.capacity(self.bound), epochs=epochs)
         return seconds / costs.seconds(rows)
 
     def epoch_at(self, load: Load, rate: float, *, epochs: int, drop_share: float | None = None) -> tuple[float, float]:
-        """Rows and seconds of an epoch at a rate, one epoch each half of the bound: medians."""
+        """Median rows and seconds of an epoch at a rate, with one epoch every half of the bound."""
         qos = None if drop_share is None else ab.QoS(max_gap=MAX_GAP, drop_share=drop_share)
         trigger = self.bound / 2
-        # The first epochs start processes and compile; with a share to drop the first ones drop nothing.
+        # The first epochs start processes and compile. With a share to drop, some more drop nothing yet.
         warm_up = 2 if qos is None else 4
         wanted = warm_up + epochs
         longest = PATIENCE * wanted * trigger
@@ -354,7 +355,7 @@ class Runner:
         counted = [epoch for epoch in run.epochs[warm_up:] if epoch.rows]
         if not counted:
             raise AnabranchError(
-                f"{load.name}: {wanted} epochs were not over in {longest:g} s at {rate:,.0f} rows/s",
+                f"{load.name}: {wanted} epochs did not end within {longest:g} s at {rate:,.0f} rows/s",
                 hint="is the machine busy with something else?",
             )
         return float(median(epoch.rows for epoch in counted)), float(median(epoch.seconds for epoch in counted))

@@ -1,21 +1,21 @@
-"""`python -m benchmarks split`: the split over blocks, against a bare exchange and against the same split over rows.
+"""`python -m benchmarks split`: splitting over blocks, against a bare exchange and against splitting over rows.
 
-Position reports as in Linear Road, eight integer columns, q substreams, 1 % of the tuples broadcast. Three contestants,
-plain Spark batch jobs over the same tuples with the same hops (`mapInArrow`, exchange, `mapInArrow`):
+Position reports as in Linear Road: eight integer columns, q substreams, 1 % of the tuples broadcast. The contestants
+are three plain Spark batch jobs over the same tuples with the same hops (`mapInArrow`, exchange, `mapInArrow`):
 
 | contestant | first hop | exchange | second hop |
 |---|---|---|---|
-| bare exchange | hands each block on unopened | one row per block | counts bytes |
+| bare exchange | passes each block on unopened | one row per block | counts bytes |
 | blocks | the runtime's `Splitter` | one row per window and substream | unpacks, merges each substream by time |
 | rows | route and broadcast as Columns | one row per tuple | groups by substream, sorts each by time |
 
-The bare exchange is the ceiling: what is left of its rate is what opening, routing and merging cost. Broadcast tuples
-leave once per worker with both, so that rows are not burdened with copies that blocks do not make.
+The bare exchange is the ceiling: the difference to its rate is the cost of opening, routing and merging. Both ways send
+a broadcast tuple once per worker, so that rows are not charged for copies that blocks do not make.
 
-With a route that costs a microsecond per tuple, one splitter is the bottleneck; p by equation (6), from the measured
-rate of one splitter and the rate that the bare exchange could carry, is limited by the cores.
+With a route that costs a microsecond per tuple, one splitter is the bottleneck. The tuned number of splitters p follows
+from the measured rate of one splitter and the rate of the bare exchange, and is limited by the cores.
 
-Before anything is timed, counts and checksums of every substream are compared.
+Before anything is timed, the counts and checksums of every substream are compared.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Q = 64
 BROADCAST = 0.01
 BLOCK_ROWS = 16_384
 ROUTE_SECONDS = 1e-6
-"""per tuple, of the expensive route"""
+"""What the expensive route costs per tuple."""
 
 GOALS = {"of_bare_exchange": 0.6, "tuned_p_gain": 1.4, "blocks_vs_rows": 2.5}
 
@@ -64,7 +64,7 @@ _BYTES = "bytes bigint"
 
 _BATCH_SETTING = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _ROWS_PER_BATCH = 65_536
-"""of the contestant with rows: Spark's default of 10,000 is a quarter slower"""
+"""For the contestant with rows: Spark's default of 10,000 is a quarter slower."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ QUICK = Scale(rows=200_000, costly_rows=100_000, repeats=1)
 
 @dataclass(frozen=True)
 class Reports:
-    """Position reports: the time in microseconds, the substream in `xway`; those of kind 2 are for everyone."""
+    """Position reports: the time in microseconds, the substream in `xway`. Reports of kind 2 go to all substreams."""
 
     rows: int
     seed: int = 1
@@ -105,7 +105,7 @@ class Reports:
 
 
 def run(*, quick: bool, as_json: bool, console: Console) -> dict[str, float]:
-    """Run the benchmark; prints tables, and with `as_json` one JSON object as the last line."""
+    """Run the benchmark. Prints tables, and with `as_json` one JSON object as the last line."""
     folder = Path(tempfile.mkdtemp(prefix="anabranch-bench-"))
     spark = bench_session("split")
     try:
@@ -123,7 +123,7 @@ def run(*, quick: bool, as_json: bool, console: Console) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class _Bare:
-    """Hands blocks on as they are."""
+    """Passes blocks on as they are."""
 
     workers: int
 
@@ -147,7 +147,7 @@ class _MergeBlocks:
     """What a worker does with its blocks before its operators run."""
 
     groups: tuple[tuple[int, ...], ...]
-    """of each worker"""
+    """The groups of each worker."""
     checked: bool
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -172,7 +172,7 @@ class _MergeBlocks:
 
 @dataclass(frozen=True)
 class _MergeRows:
-    """The same of rows: substreams first, then the order of time."""
+    """The same for rows: sorted by substream, then by time."""
 
     groups: tuple[tuple[int, ...], ...]
     checked: bool
@@ -196,7 +196,7 @@ class _MergeRows:
 
 
 def _sums(substreams: dict[int, pa.RecordBatch], marks: list[str], checked: bool) -> pa.RecordBatch:
-    """Count and checksum of each substream. The checksum weighs each column, and the times by their place."""
+    """Count and checksum of each substream. The checksum depends on every column and on the order of the times."""
     sums: list[tuple[int | None, int | None, int | None, str | None]] = [(None, None, None, mark) for mark in marks]
     for group, rows in sorted(substreams.items()):
         checksum = 0
@@ -223,7 +223,7 @@ def _for_everyone(block: pa.RecordBatch) -> Any:
 
 @kernel()
 def _work(numbers: NDArray[np.int32], turns: int, q: int) -> NDArray[np.int32]:
-    """Each number as it is, after `turns` steps. Their result could change it, so no compiler can leave them out."""
+    """Return each number unchanged after `turns` steps, which could change it, so no compiler can remove them."""
     out = np.empty_like(numbers)
     for i in range(len(numbers)):
         x = np.int64(numbers[i])
@@ -238,7 +238,7 @@ def _costly(turns: int, block: pa.RecordBatch, q: int) -> NDArray[np.int32]:
 
 
 def _turns(seconds: float) -> int:
-    """So many steps as take that time, per tuple."""
+    """The number of steps per tuple that takes that time."""
     numbers, turns = np.zeros(20_000, np.int32), 1_000
     _work(numbers[:1], 1, Q)
     took = best_of(5, lambda: _work(numbers, turns, Q)) / len(numbers) / turns
@@ -256,7 +256,7 @@ class _Bench:
     console: Console
 
     def __post_init__(self) -> None:
-        # Spark cuts a range into as many parts as tasks can run at a time.
+        # Spark cuts a range into as many parts as there can be tasks at a time.
         self.cores = self.spark.range(1_000).select(F.spark_partition_id()).distinct().count()
         self.workers = self.cores
         self.routing = tuple(group % self.workers for group in range(Q))
@@ -279,7 +279,7 @@ class _Bench:
             costly, p = self._costly(cheap[0].rate)
         show(
             self.console,
-            f"split into {Q} substreams, {BROADCAST:.0%} broadcast, {self.workers} workers",
+            f"Split into {Q} substreams, {BROADCAST:.0%} broadcast, {self.workers} workers",
             [*cheap, *costly],
         )
         ratios = {
@@ -290,7 +290,7 @@ class _Bench:
         return ratios, [*cheap, *costly], {"tuned_p": p, "cores": self.cores}
 
     def _write(self, table: pa.Table) -> None:
-        """The same tuples twice: ready-packed blocks, and Parquet for the rows."""
+        """Write the same tuples twice: as packed blocks, and as Parquet for the contestant with rows."""
         file = self.folder / "reports.arrow"
         write_blocks(file, table.to_batches(max_chunksize=BLOCK_ROWS))
         self.blocks = blocks_of(file)
@@ -300,7 +300,7 @@ class _Bench:
             pq.write_table(table.slice(i * size, size), self.folder / "rows" / f"part-{i}.parquet")
 
     def _check(self, table: pa.Table) -> None:
-        """Blocks and rows must deliver the same substreams, in the same order of time, and nobody else's tuples."""
+        """Raise an error unless blocks and rows deliver the same, complete substreams in the order of time."""
         blocks = _substreams(self._split(_expressway, checked=True).collect())
         rows = _substreams(self._over_rows(checked=True))
         kind, xway = table.column("kind").to_numpy(), table.column("xway").to_numpy()
@@ -333,7 +333,7 @@ class _Bench:
         return self._race(contestants, rows, _COSTLY), p
 
     def _tuned(self, single: DataFrame, desired: float) -> int:
-        """Equation (6), with the measured rate of one splitter. Its q is the workers: a broadcast goes to each once."""
+        """The tuned number of splitters. A broadcast tuple goes to each worker once, so q is the number of workers."""
         marks = [json.loads(row.mark) for row in single.collect() if row.mark is not None]
         fields = set(SplitterMeasure.__dataclass_fields__)
         full = [{k: v for k, v in mark.items() if k in fields} for mark in marks if "windows" in mark]
@@ -343,7 +343,7 @@ class _Bench:
         return splitters_needed(desired, costs.single_rate(), self.workers, b=costs.b, limit=self.cores)
 
     def _race(self, contestants: dict[str, Callable[[], object]], rows: int, setting: str) -> list[Measured]:
-        """Round by round, so that a change of the machine's load meets all of them; the best of each counts."""
+        """The contestants take turns, so that other load on the machine affects all; the best run of each counts."""
         best = dict.fromkeys(contestants, float("inf"))
         for _ in range(self.scale.repeats):
             for name, contestant in contestants.items():

@@ -1,18 +1,18 @@
-"""Taxi trips in the format of the DEBS 2015 grand challenge, generated: seeded, and as many as you like.
+"""Generated taxi trips in the format of the DEBS 2015 grand challenge: any number of them, from a seed.
 
-The challenge replays a year of New York's taxis, 32 GB that cannot be shipped with a library. These trips have its 17
-columns, its order (by drop-off, since that is when a taxi reports) and what matters to a key partitioner:
+The challenge replays a year of New York's taxis, 32 GB of data. These trips have its 17 columns, its order (by
+drop-off, because that is when a taxi reports) and the properties that matter to a key partitioner:
 
-- **Places are skewed.** Most trips begin and end at a few places of Manhattan, some at the airports, few anywhere. The
-  grid has 300 × 300 cells of 500 m, but half of the trips begin in some thirty of them.
-- **Routes are many.** A route is a pair of cells; most of those seen in half an hour are seen once.
-- **Taxis are fair.** A taxi drives one trip at a time and waits between two, so no taxi has many in a window:
+- **Places are skewed.** Most trips begin and end at a few places in Manhattan, some at the airports, few elsewhere. The
+  grid has 300 × 300 cells of 500 m, but half of the trips begin in about thirty of them.
+- **There are many routes.** A route is a pair of cells. Most of the routes in half an hour occur once.
+- **Taxis are even.** A taxi drives one trip at a time and waits between two, so no taxi has many trips in a window:
 
       taxi a   ──[ trip ]·····[  trip  ]···[ trip ]──▶     [ pick-up, ] drop-off, ··· waits
       taxi b   ·[   trip   ]··[ trip ]········[ trip ]▶
 
-What they do not have: streets and rivers, the hours of the day (the rate is steady), a taxi that waits near its last
-drop-off, and the broken rows of the real data (places outside the grid, trips of no length).
+They do not model streets and rivers, the hours of the day (the rate is steady), taxis that wait near their last
+drop-off, and the broken rows of the real data (places outside the grid, trips of length zero).
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
 
 TAXIS = 13_437
-"""Medallions of New York in 2013."""
+"""Medallions (licensed taxis) of New York in 2013."""
 RATE = 500_000 / 86_400
-"""Trips per second: a day of New York."""
+"""Trips per second, on average over a day in New York."""
 RUSH_RATE = 20_000 / 1_800
-"""Trips per second when the city is out: 20,000 in half an hour, almost twice the mean of a day."""
+"""Trips per second on a busy evening: 20,000 in half an hour, almost twice the mean of a day."""
 BEGIN = 1_358_535_600
-"""The first drop-off is after this second: Friday, 18 January 2013, 19:00 on the clocks of New York."""
+"""The first drop-off is after this second: Friday, 18 January 2013, 19:00 in New York."""
 
 ORIGIN_LATITUDE, ORIGIN_LONGITUDE = 41.474937, -74.913585
 """The centre of cell 1.1, north-west of the city. x grows to the east, y to the south."""
@@ -48,7 +48,7 @@ _SOUTH, _EAST = 0.004491556, 0.005986
 
 
 class _Place(NamedTuple):
-    """Where trips begin and end: around a point, with a standard deviation in metres along and across the avenues."""
+    """A place around which trips begin and end, with standard deviations in metres along and across the avenues."""
 
     name: str
     latitude: float
@@ -85,18 +85,18 @@ _PLACES = (
     _Place("Bronx", 40.8440, -73.9000, 3_000, 2_500, 0.1, 0.8),
 )
 _NEAR = 0.45
-"""Share of the trips that end not far from where they began, whatever is there."""
+"""Share of the trips that end near their beginning, wherever that is."""
 _NEAR_ALONG, _NEAR_ACROSS = 1_500.0, 700.0
 _ANYWHERE = 0.002
-"""Share of the ends that are anywhere in the grid: the long tail of the cells."""
+"""Share of the ends that are anywhere in the grid, which makes the long tail of cells."""
 _AVENUES = math.radians(29)
 """The avenues of Manhattan run this far east of north."""
 _EDGE = (CELLS - 1) * 500.0
-"""Places are kept between the centres of the first and the last cell, which both grids contain."""
+"""Places stay between the centres of the first and the last cell, which both grids contain."""
 
 _SHORTEST_WAIT_S = 60.0
 _WARM_UP_S = 3_600.0
-"""Taxis start this long before the first trip that is kept, so that its second is like any other."""
+"""Taxis start this long before the first trip that is kept, so that the rate is steady from the beginning."""
 _PAYMENTS = ("CRD", "CSH", "NOC", "DIS", "UNK")
 _PAYMENT_SHARES = (0.54, 0.455, 0.003, 0.001, 0.001)
 _TOLL = 4.80
@@ -105,13 +105,13 @@ _TOLL = 4.80
 def trips(n: int, seed: int, *, rate: float = RATE, taxis: int = TAXIS) -> pa.Table:
     """`n` trips with the 17 columns of the challenge, in the order of the drop-off.
 
-    `rate` is trips per second; with it the time that taxis wait between two trips shrinks, so a rate needs the `taxis`
-    to drive it. Times are whole seconds, as in the challenge; money is dollars, distances are miles.
+    `rate` is trips per second. A higher rate shortens the waits between trips, so it needs enough `taxis`. Times are
+    whole seconds, as in the challenge; money is in dollars, distances are in miles.
     """
     if n < 1 or rate <= 0 or taxis < 1:
         raise InvalidArgumentError(
             f"{n} trips at {rate} per second by {taxis} taxis: there is nothing to generate",
-            hint="all three are greater than zero",
+            hint="pass numbers greater than zero",
         )
     random = np.random.default_rng(seed)
     # More than n: the taxis are random, and the last trips of the surplus are cut off.
@@ -180,7 +180,7 @@ def _along_avenues(steps: Floats) -> Floats:
 
 
 def _inside(places: Floats) -> Floats:
-    """Only what is drawn around a place far out can leave the grid; it is put on the edge."""
+    """Move points outside the grid, which occur around the outermost places, to its edge."""
     result: Floats = np.clip(places, 0.0, _EDGE)
     return result
 
@@ -252,5 +252,5 @@ def _table(
 
 
 def _hashes(kind: str, count: int) -> pa.Array:
-    """Names of 32 hexadecimal characters, as the challenge has them: it hid the real ones behind MD5."""
+    """Names of 32 hexadecimal characters, like the MD5 hashes in the challenge."""
     return pa.array([hashlib.md5(f"{kind} {i}".encode(), usedforsecurity=False).hexdigest() for i in range(count)])

@@ -1,12 +1,12 @@
 """`python -m benchmarks windows`: sliding windows against Spark's own `window()`.
 
-Slide 1 s; size 1, 10, 100 and 1,000 s; count, min, max and avg, as in paper 1. What copies rows (Spark's `window()`,
-our window and batch strategies) runs on a slice of the data whose copies it can make in reasonable time, and is
-compared by throughput; panes and the floor run on all of it. The floor is a plain tumbling group-by at the slide,
-written the fastest way that plain Spark has (integer division; `window()` is slower even where nothing overlaps).
+Slide 1 s; size 1, 10, 100 and 1,000 s; count, min, max and avg. Contestants that copy rows (Spark's `window()`, the
+window and batch strategies) run on a slice of the data that they can copy in reasonable time, and are compared by
+throughput. Panes and the floor run on all rows. The floor is a plain tumbling group-by at the slide, written in the
+fastest way that plain Spark has: integer division, because `window()` is slower even where nothing overlaps.
 
-Before anything is timed, results are compared row by row: every strategy with Spark's `window()` up to an overlap of
-100, and the strategies with each other at 1,000.
+Before anything is timed, the results are compared row by row: every strategy with Spark's `window()` up to an overlap
+of 100, and the strategies with each other at 1,000.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from benchmarks.session import bench_session
 SIZES = (1, 10, 100, 1000)
 BATCHES = (2, 10, 50)
 SPARK_OVERLAP = 100
-"""The largest overlap that Spark's `window()` is given."""
+"""The largest overlap at which Spark's `window()` takes part."""
 
 GOALS = {
     "speedup_vs_spark_100": 20.0,
@@ -46,7 +46,7 @@ _SPARK, _PANE, _FLOOR = "Spark window()", "pane", "tumbling floor"
 
 @dataclass(frozen=True)
 class Scale:
-    """How much data. `copies` bounds the rows that a copying contestant may make."""
+    """How much data. `copies` limits the rows that a contestant makes by copying."""
 
     dense: Events
     sparse: Events
@@ -74,11 +74,11 @@ QUICK = Scale(
 
 
 class ResultsDifferError(AnabranchError):
-    """Two contestants disagree, so a comparison of their speed would mean nothing."""
+    """Two contestants gave different results, so a comparison of their speed would mean nothing."""
 
 
 def run(*, quick: bool, as_json: bool, console: Console) -> dict[str, float]:
-    """Run the benchmark; prints tables, and with `as_json` one JSON object as the last line."""
+    """Run the benchmark. Prints tables, and with `as_json` one JSON object as the last line."""
     scale = QUICK if quick else FULL
     folder = Path(tempfile.mkdtemp(prefix="anabranch-bench-"))
     spark = bench_session("windows")
@@ -115,9 +115,9 @@ class _Bench:
             batch = self._sizes("dense", dense, dense_rows, SIZES, step)
             thin = self._sizes("sparse", sparse, sparse_rows, (100,), step, only=(_SPARK, _PANE))
             streams = self._streams(dense, dense_rows, step)
-        show(self.console, f"dense: {self.scale.dense.rows:,} rows, slide 1 s", batch)
-        show(self.console, f"sparse: {self.scale.sparse.rows:,} rows, slide 1 s", thin)
-        show(self.console, "streaming, dense: files, available now", streams)
+        show(self.console, f"Dense: {self.scale.dense.rows:,} rows, slide 1 s", batch)
+        show(self.console, f"Sparse: {self.scale.sparse.rows:,} rows, slide 1 s", thin)
+        show(self.console, "Streaming over the dense files (available now)", streams)
 
         def rate(measured: list[Measured], name: str, size: int) -> float:
             return next(m.rate for m in measured if m.name == name and m.setting == f"size {size:,} s")
@@ -132,7 +132,7 @@ class _Bench:
         return ratios, {"dense": batch, "sparse": thin, "streaming": streams}
 
     def _check(self, rows: pa.Table, step: Callable[[str], None]) -> None:
-        """Every contestant must give the same rows."""
+        """Raise an error unless every contestant gives the same rows."""
         part = write_parts(rows.slice(0, self.scale.checked), self.folder / "checked", 2)
         frame = self.spark.read.parquet(str(part))
         small = write_parts(rows.slice(0, self.scale.checked // 10), self.folder / "checked-small", 2)
@@ -170,7 +170,7 @@ class _Bench:
         return measured
 
     def _input(self, label: str, folder: Path, rows: pa.Table, name: str, size: int) -> tuple[DataFrame, int]:
-        """All rows, or the slice whose copies fit the budget."""
+        """All rows, or the slice whose copies stay within the limit."""
         if name in (_PANE, _FLOOR) or size * rows.num_rows <= self.scale.copies:
             return self.spark.read.parquet(str(folder)), rows.num_rows
         n = max(self.scale.copies // size, 2)
@@ -194,7 +194,7 @@ class _Bench:
         return measured
 
     def _stream(self, name: str, folder: Path, size: int) -> None:
-        """One run over all files, half of them in an epoch, so that the first windows close on the way."""
+        """One run over all files, half of them per micro-batch, so that the first windows close during the run."""
         files = len(list(folder.iterdir()))
         source = (
             self.spark.readStream.schema("t timestamp, key int, v int")
@@ -210,7 +210,7 @@ class _Bench:
 
 
 def _contestants(size: int) -> dict[str, Callable[[DataFrame], DataFrame]]:
-    """By name, how each contestant answers the query at that window size."""
+    """By name, the query of each contestant at that window size."""
     contestants: dict[str, Callable[[DataFrame], DataFrame]] = {}
     if size <= SPARK_OVERLAP:
         contestants[_SPARK] = lambda rows: _spark(rows, F.window("t", f"{size} seconds", "1 second").alias("window"))
@@ -240,6 +240,6 @@ def _same(name: str, reference: DataFrame, other: str, result: DataFrame, size: 
     extra, missing = right.exceptAll(left).count(), left.exceptAll(right).count()
     if extra or missing:
         raise ResultsDifferError(
-            f"at size {size} s, {other} has {extra} rows that {name} has not, and lacks {missing}",
+            f"at size {size} s, {other} has {extra} rows that {name} does not have, and lacks {missing} that it has",
             hint="this is a bug: please report it with the versions of pyspark and anabranch",
         )

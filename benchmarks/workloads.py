@@ -1,19 +1,19 @@
-"""The streams on which key partitioners are measured: those of the paper on partitioning costs (its section 5.2).
+"""The workloads on which key partitioners are measured: those of the paper on partitioning costs (docs/papers.md).
 
-A partitioner sends each row to a worker by its key. What it costs depends on how many groups there are, how many rows
-a group has, and how unequal the groups are; so the paper takes queries that differ in this:
+A partitioner sends each row to a worker by its key. Its cost depends on the number of groups, on the rows per group,
+and on how unequal the groups are. So the workloads differ in this:
 
 | workload | key | window | groups in a window |
 |---|---|---|---|
-| `tpch-q1` | return flag, line status | all of it | 4, whatever the scale |
-| `tpch-q3` | order | all of it | thousands, as many as the scale asks for; about 3 rows each |
+| `tpch-q1` | return flag, line status | all rows | 4 at any scale |
+| `tpch-q3` | order | all rows | thousands, by the scale; about 3 rows each |
 | `google-q1` | scheduling class of the task | 60 s / 1 s | 4 |
 | `google-q2` | job of the task | 45 min / 1 s | hundreds; 1 % of them have a third of the rows |
 | `google-jobs` | name of the job (not in the paper) | one day | some 5,000; 1 % of them have two fifths of the rows |
 | `debs-q1` | route, from cell to cell | 30 min | half as many as rows; a few routes are hot |
-| `debs-q2` | taxi | 30 min | more than half as many as rows, none is hot |
+| `debs-q2` | taxi | 30 min | more than half as many as rows; none is hot |
 
-Values are whole numbers (cents, ten-millionths), so that sums are exact however the rows are spread over workers.
+Values are whole numbers (cents, ten-millionths), so that sums do not depend on how rows are spread over workers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from anabranch.errors import InvalidArgumentError, MissingDependencyError
 from benchmarks.trips import CELLS, RUSH_RATE, TAXIS, Floats, Ints, cells, trips
 
 SECOND = 1_000_000
-"""Microseconds."""
+"""A second in microseconds."""
 MINUTE = 60 * SECOND
 DAY = 24 * 60 * MINUTE
 
@@ -53,20 +53,20 @@ _SEED = 2015
 
 @dataclass(frozen=True)
 class Workload:
-    """Rows to partition, by which key, and what is computed of each group in each window."""
+    """Rows to partition, their key, and the values that are aggregated for each group in each window."""
 
     name: str
     title: str
     table: pa.Table
-    """`t` (int64, microseconds), the keys and the values; in the order of `t`."""
+    """`t` (int64, microseconds), the keys and the values, in the order of `t`."""
     keys: tuple[str, ...]
     values: tuple[str, ...]
-    """What the aggregate takes."""
+    """The inputs of the aggregate."""
     window: int | None
-    """Its size in microseconds. None: all rows are one window."""
+    """The size of a window in microseconds. None: all rows are one window."""
     slide: int | None
     real: bool
-    """Whether the rows were recorded somewhere, or generated."""
+    """Whether the rows were recorded, and not generated."""
     source: str
 
     def windows(self, most: int) -> list[pa.Table]:
@@ -74,10 +74,10 @@ class Workload:
 
             t of the rows    x xx  x x xx    xx x
                              [------)[------)
-                             1       2       the rest is no full window
+                             1       2       the rest is not a full window
 
-        The first begins at the first row. One is full if the table has a row at or after its end: then the stream has
-        passed it. Those without a row are left out. If all rows are one window, it is that one.
+        The first begins at the first row. A window is full if the table has a row at or after its end. Windows without
+        a row are left out.
         """
         if self.table.num_rows == 0:
             return []
@@ -92,7 +92,7 @@ class Workload:
 def shared_data() -> Path | None:
     """The folder of real data, if there is one: `ANABRANCH_SHARED_DATA`, or `../shared/data` beside the checkout.
 
-    The checkout is the working directory, since that is where benchmarks are started.
+    The checkout is the working directory, because benchmarks are started there.
     """
     named = os.environ.get(SHARED_DATA_VARIABLE)
     folder = Path(named) if named else Path.cwd().parent / "shared" / "data"
@@ -102,18 +102,18 @@ def shared_data() -> Path | None:
 def workload(name: str, folder: Path, *, scale: float = 1.0, shared: Path | None = None) -> Workload:
     """The workload of this name.
 
-    `folder` keeps what is slow to make, for the next time. `shared` is the folder of real data; without it, or if it
-    does not have the file, the rows are generated with the keys and the skew of the real ones, and `real` is False.
+    `folder` caches data that is slow to make. `shared` is the folder of real data; without it, or without the file in
+    it, the rows are generated with the keys and the skew of the real ones, and `real` is False.
 
-    `scale` is 1 for the size of the real thing: the scale factor of TPC-H (1 is 6 million line items), the number of
-    taxis and their trips per second (1 is 20,000 trips in 30 minutes, a busy evening of New York; 25 is 500,000), the
-    number of generated rows of the Google trace. Real rows are as many as there are, whatever the scale.
+    `scale` is 1 for the real size: the scale factor of TPC-H (1 is 6 million line items), the number of taxis and their
+    trips per second (1 is 20,000 trips in 30 minutes, a busy evening in New York; 25 is 500,000), the number of
+    generated rows of the Google trace. It does not change the number of real rows.
     """
     if name not in _QUERIES:
         raise InvalidArgumentError(f"there is no workload {name!r}", hint=f"the names are {', '.join(NAMES)}")
     if not (math.isfinite(scale) and scale > 0):
         raise InvalidArgumentError(
-            f"a workload of scale {scale} has no rows", hint="take a number greater than zero, 1 for the real size"
+            f"a workload of scale {scale} has no rows", hint="pass a number greater than zero, 1 for the real size"
         )
     query = _QUERIES[name]
     table, real, source = query.rows(folder, scale, shared)
@@ -121,7 +121,7 @@ def workload(name: str, folder: Path, *, scale: float = 1.0, shared: Path | None
 
 
 _Rows: TypeAlias = tuple[pa.Table, bool, str]
-"""The rows of a workload, whether they are real, and where from."""
+"""The rows of a workload, whether they are real, and where they come from."""
 
 
 # ---- TPC-H: one window of all rows; time is the number of the row ----
@@ -158,20 +158,20 @@ def _tpch_q3(folder: Path, scale: float, shared: Path | None) -> _Rows:
 
 
 def _tpch(folder: Path, scale: float) -> Path:
-    """The folder with the three tables, made if it is not there."""
+    """The folder with the three tables. They are generated if they are not there."""
     result = folder / f"tpch-{scale:g}"
     if result.is_dir():
         return result
-    # The scripts of this Python first: its environment need not be on the path.
+    # The scripts of this Python first: its environment may not be on the path.
     path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
     program = shutil.which("tpchgen-cli", path=path)
     if program is None:
         raise MissingDependencyError(
-            "the workloads of TPC-H need tpchgen-cli, which is not installed; without it there is no data",
+            "the TPC-H workloads need tpchgen-cli, which is not installed",
             hint='pip install "anabranch[bench]"',
         )
     folder.mkdir(parents=True, exist_ok=True)
-    # In a folder of its own until all is there: who stops in the middle leaves no torn tables for the next time.
+    # Generate into a temporary folder, so that an interrupted run leaves no incomplete tables.
     with tempfile.TemporaryDirectory(dir=folder, prefix=f"{result.name}-") as unfinished:
         made = Path(unfinished) / "tables"
         command = [program, "parquet", "-s", f"{scale:g}", "-T", "customer,orders,lineitem", "-n", "1", "-q"]
@@ -181,7 +181,7 @@ def _tpch(folder: Path, scale: float) -> Path:
 
 
 def _read(file: Path, columns: list[str], where: pc.Expression) -> pa.Table:
-    """Rows of a file, in its order. Arrow cannot filter the string views of tpchgen-cli, so they become strings."""
+    """The rows of a file, in order. Arrow cannot filter the string views of tpchgen-cli, so they become strings."""
     rows = pq.read_table(file, columns=columns)
     plain = [field.with_type(pa.string()) if field.type == pa.string_view() else field for field in rows.schema]
     return rows.cast(pa.schema(plain)).filter(where)
@@ -200,28 +200,28 @@ def _hundredths(decimals: pa.ChunkedArray) -> pa.ChunkedArray:
 # ---- Google's cluster in May 2011 ----
 
 _FIRST = 600 * SECOND
-"""The trace begins here. Whatever was running before has time 0: not a moment, so it is left out of all workloads. Of
-the first part of the task events that is more than half."""
+"""The trace begins here. Events from before have time 0, which is not a real time, so they are left out of all
+workloads: more than half of the first part of the task events."""
 
 
 @dataclass(frozen=True)
 class _Like:
-    """The shape of a stream, as measured after time 0: what is needed to generate one like it."""
+    """The shape of a real stream after time 0, from which a similar stream is generated."""
 
     ranks: tuple[tuple[int, int], ...]
-    """(number of the key, its rows) for some keys from the first to the last; between them the logarithms of both are
-    interpolated, as befits a power law."""
+    """(rank of a key, its rows) for some keys from the first to the last. Between them the logarithms of both are
+    interpolated, as in a power law."""
     span: int
     steady: int
-    """A key of this many rows occurs all the time, one with a tenth of them only in a tenth of the time. Chosen so that
-    a window has as many groups as a real one."""
+    """A key with this many rows occurs during the whole span, one with a tenth of them during a tenth of it. Chosen so
+    that a window has as many groups as a real one."""
 
     @property
     def keys(self) -> int:
         return self.ranks[-1][0]
 
     def rows(self, scale: float, random: np.random.Generator) -> tuple[Ints, Ints]:
-        """Times and keys, the first of which is 0; in the order of time. Each key occurs, however small the scale."""
+        """Times and keys, in the order of time. Keys begin at 0, and each key occurs at any scale."""
         rank, rows = np.log(np.array(self.ranks)).T
         count: Floats = np.exp(np.interp(np.log(np.arange(1, self.keys + 1)), rank, rows))
         lasts = np.minimum(1.0, count / self.steady) * self.span
@@ -246,7 +246,7 @@ _JOB_NAMES = _Like(
 )
 # fmt: on
 _REQUESTS = ((249_900, 0.66), (156_200, 0.09), (125_000, 0.07), (312_500, 0.06), (625_000, 0.06), (687_300, 0.06))
-"""Frequent requests for CPU, in ten-millionths of the largest machine, and their shares."""
+"""Frequent CPU requests, in ten-millionths of the largest machine, and their shares."""
 
 
 def _google_q1(folder: Path, scale: float, shared: Path | None) -> _Rows:
@@ -297,7 +297,7 @@ def _google_rows(shared: Path | None, name: str, columns: list[str]) -> pa.Table
 # ---- New York's taxis ----
 
 DEBS_WINDOWS = 6
-"""Full windows of trips that are generated: three hours."""
+"""Full windows of trips to generate: three hours."""
 
 
 def _debs_q1(folder: Path, scale: float, shared: Path | None) -> _Rows:
@@ -324,7 +324,7 @@ def _debs_q2(folder: Path, scale: float, shared: Path | None) -> _Rows:
 
 
 def _rides(scale: float) -> tuple[pa.Table, str]:
-    """The trips, a tenth of a window longer than the windows: so that the last one is full for sure."""
+    """The trips. They last a tenth of a window longer than the windows, so that the last window is full."""
     rate = RUSH_RATE * scale
     rows = math.ceil(rate * 30 * 60 * (DEBS_WINDOWS + 0.1))
     source = f"generated in the format of the DEBS 2015 grand challenge, {20_000 * scale:,.0f} trips in 30 minutes"
@@ -341,16 +341,16 @@ def _paid(rides: pa.Table) -> Ints:
 
 
 def _cell(rides: pa.Table, end: str, metres: int) -> npt.NDArray[np.int32]:
-    """The cell where trips begin or end as one number from 0: columns of the grid, one after the other."""
+    """The cell where trips begin or end, as one number from 0 that counts column by column."""
     x, y = cells(rides[f"{end}_longitude"].to_numpy(), rides[f"{end}_latitude"].to_numpy(), metres=metres)
     return ((x - 1) * (CELLS * 500 // metres) + y - 1).astype(np.int32)
 
 
-# ---- all of them ----
+# ---- all workloads ----
 
 
 class _Query(NamedTuple):
-    """All of a workload but its rows."""
+    """A workload without its rows."""
 
     title: str
     keys: tuple[str, ...]
@@ -393,4 +393,4 @@ _QUERIES = {
     ),
 }
 NAMES = tuple(_QUERIES)
-"""The workloads."""
+"""The names of the workloads."""

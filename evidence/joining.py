@@ -1,13 +1,13 @@
-"""What the experiments of paper 2 share: the paper's streams through the real operator, and simulated clusters.
+"""Shared by the scripts of paper 2 (docs/papers.md): its streams through the real operator, and simulated clusters.
 
-**Measured** (figures 7 and 8): the real operator, a partition-group at a time. Its windows are filled first, then some
-distribution epochs are timed, in CPU seconds. All 60 groups would be the same work 60 times, so a few are taken and
-their time is multiplied.
+**Measured** (figures 7 and 8): the real operator, one partition-group at a time. Its windows are filled first, then
+some distribution epochs are timed, in CPU seconds. All 60 groups do the same work, so a few are measured and their time
+is multiplied.
 
-**Simulated** (all others): `anabranch.control.simulate.JoinWork` with the costs of `calibrated`, which times the real operator
-for a second or so. What this machine does not have is assumed, and said here: a network of 1 Gbit/s as the paper's, and
-`ROUND_TRIP` for a message. This machine is far faster than a Pentium III, so it is overloaded at far higher rates: a
-figure's rates are chosen by its capacity, and only shapes can be compared with the paper.
+**Simulated** (all others): `JoinWork` of `anabranch.control.simulate` with the costs of `calibrated`, which times the
+real operator for about a second. The network is assumed: 1 Gbit/s as in the paper, and `ROUND_TRIP` for a message. This
+machine is far faster than the Pentium III of the paper, so it is overloaded at far higher rates. The rates of a figure
+follow from its capacity, and only the shape of a curve can be compared with the paper.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from benchmarks.join_streams import DOMAIN, SCHEMA, SECOND, TUPLE_BYTES, JoinStr
 
 GROUPS = 60
 WINDOW = 600
-"""seconds"""
+"""Length of the windows in seconds."""
 T_D = 2
-"""seconds"""
+"""Length of a distribution epoch in seconds."""
 THETA, BLOCK = 384, 64
-"""1.5 MB in blocks of 4 kB: of 64 tuples"""
+"""1.5 MB in blocks of 4 kB, which are 64 tuples."""
 GIGABIT = 8e-9
-"""seconds per byte"""
+"""Seconds per byte."""
 ROUND_TRIP = 1e-4
-"""seconds"""
+"""Seconds for a message."""
 SKEW = 0.7
 
 
@@ -70,15 +70,15 @@ def batch(table: pa.Table) -> pa.RecordBatch:
 
 @dataclass(frozen=True)
 class GroupRows:
-    """What some partition-groups get: their windows, then some distribution epochs, each [stream] of tuples."""
+    """The tuples of some partition-groups: those that fill the windows, then those of some distribution epochs."""
 
     filled: list[list[pa.RecordBatch]]
     epochs: list[list[list[pa.RecordBatch]]]
-    """[epoch][group][stream]"""
+    """Indexed by epoch, group and stream."""
 
 
 def rows_of_groups(rate: float, groups: Sequence[int], *, epochs: int, window: int = WINDOW) -> GroupRows:
-    """The paper's streams, and of them what goes to these groups."""
+    """The part of the paper's streams that goes to these groups."""
     streams = [JoinStream(rate, stream, SKEW) for stream in (0, 1)]
 
     def parts(stream: JoinStream, first: int, count: int) -> list[pa.Table]:
@@ -95,7 +95,7 @@ def rows_of_groups(rate: float, groups: Sequence[int], *, epochs: int, window: i
 
 
 def cpu_seconds(rows: GroupRows, *, probe: str, fine_tuning: bool, window: int = WINDOW) -> float:
-    """CPU seconds of a distribution epoch, for all groups together: median of the epochs."""
+    """CPU seconds of a distribution epoch for all groups together: the median of the epochs."""
     joins = []
     for sides in rows.filled:
         join = operator(probe=probe, fine_tuning=fine_tuning, window=window)
@@ -112,15 +112,15 @@ def cpu_seconds(rows: GroupRows, *, probe: str, fine_tuning: bool, window: int =
             for _ in join.on_watermark((window + T_D * (number + 1)) * SECOND):
                 pass
         spent.append(time.process_time() - began)
-    # The first epoch pays for numba and cold caches.
+    # The first epoch compiles kernels and has cold caches.
     return float(np.median(spent[1:] or spent)) * GROUPS / len(joins)
 
 
 def delay_of(busy: float, *, t_d: float = T_D, seconds: float = WINDOW) -> float:
     """Mean production delay over `seconds` when a worker needs `busy` seconds for an epoch's tuples.
 
-    They wait for the end of the epoch, half of it on the average, and then for the half of their epoch that comes
-    before them; what a worker is late accumulates.
+    Tuples wait for the end of their epoch, on average half of it, and then for the half of the epoch before them. If a
+    worker falls behind, its delay accumulates.
     """
     late = max(0.0, busy - t_d)
     return t_d / 2 + busy / 2 + late * (seconds / max(busy, t_d)) / 2
@@ -130,9 +130,9 @@ def delay_of(busy: float, *, t_d: float = T_D, seconds: float = WINDOW) -> float
 
 
 def calibrated(quick: bool = False) -> JoinCosts:
-    """The costs of the real operator on this machine, best of three; of the network only packing is measured."""
+    """The costs of the real operator on this machine, best of three. Of the network, only packing is measured."""
     rows = 5_000 if quick else 50_000
-    # Keys that never meet, and keys of which each meets ten of the other stream.
+    # Keys that never match, and keys that match ten tuples of the other stream each.
     apart = [_stream(rows, partial(_keys_of_one_side, rows, side)) for side in (0, 1)]
     meeting = [_stream(rows, lambda rng: rng.integers(0, rows // 10, rows)) for _ in (0, 1)]
     few = [side.slice(0, rows // 10) for side in apart]
@@ -147,7 +147,7 @@ def calibrated(quick: bool = False) -> JoinCosts:
         insert, scan, max(probe, 0.0), max(pair, 0.0), message=ROUND_TRIP, byte=GIGABIT + packing
     )  # fmt: skip
     print(
-        f"calibrated: insert {insert * 1e9:.0f} ns, scan {scan * 1e9:.2f} ns ({looked:,} looked at), "
+        f"calibrated: insert {insert * 1e9:.0f} ns, scan {scan * 1e9:.2f} ns ({looked:,} comparisons), "
         f"probe {costs.probe * 1e9:.0f} ns, pair {costs.pair * 1e9:.0f} ns, byte {costs.byte * 1e9:.1f} ns",
         flush=True,
     )
@@ -155,7 +155,7 @@ def calibrated(quick: bool = False) -> JoinCosts:
 
 
 def _scanning(few: pa.RecordBatch, window: pa.RecordBatch, insert: float) -> tuple[float, int]:
-    """Seconds for one comparison of a nested loop, and how many were timed."""
+    """Seconds of one comparison in a nested loop, and the number of comparisons timed."""
     looked = 0
     best = float("inf")
     for _ in range(3):
@@ -205,16 +205,16 @@ class Found:
     """Means over the second half of a simulated run, per distribution epoch."""
 
     delay: float
-    """seconds"""
+    """Average delay in seconds."""
     idle: float
-    """seconds of a worker"""
+    """Idle seconds of a worker."""
     communication: float
-    """seconds of a worker, with its waiting for those before it"""
+    """Seconds that a worker communicates, including the wait for workers before it."""
     least: float
     most: float
-    """of all workers"""
+    """The least and the most communication of a worker."""
     aggregate: float
-    """of all workers together"""
+    """Communication of all workers together."""
     workers: float
 
     def per_second(self, t_d: float) -> float:
@@ -224,7 +224,7 @@ class Found:
 
 @cache
 def shares() -> tuple[float, ...]:
-    """Of the paper's stream, what each partition-group gets: they differ by a few percent, for keys are skewed."""
+    """Share of the paper's stream for each partition-group. They differ by a few percent, because keys are skewed."""
     keys = JoinStream(100_000, b=SKEW).seconds(0, 5)["key"]
     count = np.bincount(hash_keys([keys]) % GROUPS, minlength=GROUPS)
     return tuple((count / count.sum()).tolist())
@@ -241,7 +241,7 @@ def simulated(
     subgroups: int = 1,
     seconds: float = 2.0 * WINDOW,
 ) -> Found:
-    """20 minutes at that rate of each stream, of which the second ten are looked at, as in the paper."""
+    """Simulate 20 minutes at that rate of each stream. The second half counts, as in the paper."""
     work = JoinWork(
         costs, groups=GROUPS, weights=shares(), window=seconds / 2, t_d=t_d, fine_tuning=fine_tuning,
         theta=THETA * BLOCK * TUPLE_BYTES, tuple_bytes=TUPLE_BYTES, selectivity=matches(1, 1, SKEW),
@@ -264,10 +264,10 @@ def simulated(
 
 
 def rate_where(busy: Callable[[float], bool], *, first: float = 1_000.0, last: float = 500_000.0) -> float:
-    """The lowest rate, to 5 %, at which that is so.
+    """The lowest rate, to within 5 %, at which `busy` is true.
 
-    It need not be so at all higher ones: where all groups are about to be split, a higher rate makes a tuple cheaper.
-    So bisection finds one such rate, and then those from half of it on are tried.
+    It may be false again at a higher rate: where all groups are about to be split, a higher rate makes a tuple cheaper.
+    So bisection finds one such rate, and then the rates from half of it upwards are tried.
     """
     while last / first > 1.1:
         middle = (first * last) ** 0.5

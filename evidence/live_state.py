@@ -1,13 +1,13 @@
-"""What it costs that live state is checked (docs/decisions/0009-live-state-is-checked.md).
+"""The cost of checking live state (docs/decisions/0009-live-state-is-checked.md).
 
     python evidence/live_state.py [--folder /dev/shm]
 
-One group with 8 arrays, or with a table, of so many megabytes in all. Milliseconds, the best of some rounds:
+One group with 8 arrays, or with a table, of different sizes. Milliseconds, the best of several rounds:
 
-- commit: the checksums (up to 1 MiB of arrays; above, a look at each file instead), and the stamp
-- begin: what a process does that still has the files mapped, before it uses them
-- open: what another process does, or a new run
-- crc32, all: what a commit would cost if arrays of that size were summed
+- commit: the checksums (up to 1 MiB of arrays; for more, a check of each file's metadata instead), and the stamp
+- begin: the check by a process that still has the files mapped, before it uses them
+- open: the check by another process, or by a new run
+- crc32, all: what a commit would cost if it computed checksums of arrays of that size
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ARRAYS = 8
 
 
 def best(act: Callable[[], object], rounds: int = 7) -> float:
-    """Milliseconds."""
+    """Milliseconds of the fastest round."""
     seconds = []
     for _ in range(rounds):
         began = time.perf_counter()
@@ -58,14 +58,14 @@ def measure(folder: Path, megabytes: float, kind: str) -> None:
         "open": best(lambda: LiveState(folder, "run").stamp()),
         "crc32, all": best(lambda: zlib.crc32(values.data)),
     }
-    told = "".join(f"{value:12.3f}" for value in figures.values())
-    print(f"{kind:8}{megabytes:8} MB{told}")
+    shown = "".join(f"{value:12.3f}" for value in figures.values())
+    print(f"{kind:8}{megabytes:8} MB{shown}")
     state.clear()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Measure commits of live state.")
-    parser.add_argument("--folder", type=Path, default=None, help="where the files are; a temporary one unless given")
+    parser = argparse.ArgumentParser(description="Measure what the checks of live state cost.")
+    parser.add_argument("--folder", type=Path, default=None, help="folder for the files (default: a temporary one)")
     given = parser.parse_args()
     print(f"{'':19}" + "".join(f"{name:>12}" for name in ("commit", "begin", "open", "crc32, all")) + "   ms")
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:

@@ -1,8 +1,8 @@
-"""Paper 1, figure 6: how fast the split is, by strategy, as windows overlap more.
+"""Paper 1, figure 6: throughput of the split, by strategy and overlap of windows.
 
-The split is what is between the source and the workers: it marks each row with its window, batch or pane ids, copies it
-as often as needed, and sends the copies to their workers. Here: id columns, `explode`, and Spark's exchange, drained.
-The paper's split also feeds its aggregates; here it stands alone, so that nothing else limits it.
+The split is the step between the source and the workers. It marks each row with its window, batch or pane ids, copies
+it as often as needed, and sends the copies to their workers: here id columns, `explode`, and Spark's exchange. In the
+paper the split also feeds aggregates; here it runs alone, so that nothing else limits it.
 """
 
 from __future__ import annotations

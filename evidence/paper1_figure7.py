@@ -1,9 +1,9 @@
 """Paper 1, figures 7(a) and 7(b): how the strategies scale with the number of nodes, at size/slide = 100.
 
-The paper's nodes are machines, 1 to 4; ours are cores of this one, each number of them a Spark of its own in a process
-of its own. Figure 7(a) also shows how busy the split is: here the share of the whole time that the split alone takes.
-With one node the paper's window partitioning does not copy at all (everything goes to that node anyway); Spark's plan
-copies all the same, and so the paper's drop from one node to two does not appear here.
+The paper has 1 to 4 machines as nodes. Here the nodes are cores of this machine; each number of cores runs in a new
+process with its own Spark. Figure 7(a) also shows how busy the split is: here, the share of the time that the split
+alone takes. With one node, window partitioning in the paper makes no copies, because all rows go to that node. Spark's
+plan always copies, so the paper's drop from one node to two does not appear here.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def label(kind: str, batch: int) -> str:
 
 
 def work(cores: int, whole: str, part: str, rows: tuple[int, int], repeats: int) -> dict[str, dict[str, float]]:
-    """In a process of its own: rows/s of each strategy on that many cores, and the split's share of the time."""
+    """Runs in a new process: rows/s of each strategy on that many cores, and the split's share of the time."""
     spark = local_session(cores=cores, shuffle_partitions=2 * cores, app_name="paper 1, figure 7")
     results: dict[str, dict[str, float]] = {}
     for kind, batch in strategies():

@@ -1,10 +1,10 @@
 """Paper 2, figures 11 and 12: communication over the number of workers, and over the rate.
 
-In the paper a worker communicates less the more workers there are, but all of them together more, linearly; choosing
-the number of workers by the load costs far less than having all of them (figure 11, 1,500 tuples/s). Workers are served
-one after the other, so their times differ, and the more so the higher the rate (figure 12, 4 workers). A worker's time
-has its waiting for those before it, as in the paper. SIMULATED, with costs that a short measurement of the real
-operator finds on this machine, and an assumed network (`joining`).
+In the paper each worker communicates less the more workers there are, but all of them together communicate more,
+linearly. Choosing the number of workers by the load costs far less than using all of them (figure 11, 1,500 tuples/s).
+Workers are served one after the other, so their times differ, and more so at higher rates (figure 12, 4 workers). The
+time of a worker includes its wait for those before it, as in the paper. SIMULATED, with costs from a short measurement
+of the real operator on this machine, and an assumed network (`joining`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main() -> None:
     fixed = [simulated(costs, RATE, n, seconds=seconds) for n in workers]
     adaptive = [simulated(costs, RATE, n, adaptive=True, seconds=seconds) for n in workers]
     by_rate = [simulated(costs, rate, 4, seconds=seconds) for rate in rates]
-    # The paper serves workers in the order of their numbers; a sub-group each spares them the waiting.
+    # The paper serves workers in the order of their numbers; with a sub-group each, they do not wait.
     apart = [simulated(costs, rate, 4, subgroups=4, seconds=seconds) for rate in rates]
     for n, own, chosen in zip(workers, fixed, adaptive, strict=True):
         print(
@@ -45,7 +45,7 @@ def main() -> None:
         left, right = figure.subplots(1, 2)
         left.plot(workers, [run.communication * 1e3 for run in fixed], marker="o", label="a worker")
         left.plot(workers, [run.aggregate * 1e3 for run in fixed], marker="o", label="all workers")
-        left.plot(workers, [run.aggregate * 1e3 for run in adaptive], marker="x", label="all, number by the load")
+        left.plot(workers, [run.aggregate * 1e3 for run in adaptive], marker="x", label="all, as many as needed")
         left.set(xlabel="workers", ylabel=f"communication, ms an epoch of {T_D} s", title=f"{RATE:,} tuples/s")
         for name in ("least", "communication", "most"):
             label = "mean" if name == "communication" else name
@@ -81,9 +81,9 @@ def _shapes(
               all(b < a for a, b in pairwise(each)),
               f"{each[0] * 1e3:.2f} ms to {each[-1] * 1e3:.2f} ms, least {min(each) * 1e3:.2f} ms"),
         Shape("all together communicate more, linearly (simulated)", straight > 0.98, f"correlation {straight:.3f}"),
-        Shape("with the number of workers by the load it is far less (simulated)", saved < 0.5,
+        Shape("choosing the number of workers by the load costs far less (simulated)", saved < 0.5,
               f"{saved:.2f} of {workers[-1]} workers"),
-        Shape("workers differ, and the more the higher the rate (simulated)",
+        Shape("workers differ, and more so at higher rates (simulated)",
               all(a < b for a, b in pairwise(spread)),
               f"{spread[0] * 1e3:.2f} ms to {spread[-1] * 1e3:.2f} ms"),
         Shape("sub-groups even that out (simulated)", evened < 0.2, f"{evened:.2f} of the difference"),

@@ -1,8 +1,9 @@
 """Paper 2, figures 13 and 14: average delay and communication over the length of the distribution epoch.
 
-In the paper a shorter epoch makes the delay shorter, for tuples wait less at the master, and communication more, until
-workers do nothing else. SIMULATED at 1,500 tuples/s with 4 workers, costs from a short measurement of the real operator
-on this machine, and an assumed network (`joining`); with the paper's formula for the master's buffer beside it.
+In the paper a shorter epoch means a shorter delay, because tuples wait less at the master, and more communication,
+until workers do nothing else. SIMULATED at 1,500 tuples/s with 4 workers, with costs from a short measurement of the
+real operator on this machine, and an assumed network (`joining`). The paper's formula for the master's buffer is shown
+too.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from anabranch.control.simulate import master_buffer_peak
 
 NAME = "paper2_figure13_14"
 EPOCHS = (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0)
-"""t_d, seconds"""
+"""t_d in seconds."""
 RATE, WORKERS = 1_500, 4
 SUBGROUPS = (1, 2, 4)
 
@@ -64,8 +65,9 @@ def _shapes(
         Shape("a shorter epoch makes the delay shorter (simulated)",
               all(a < b for a, b in pairwise(delay)),
               f"{delay[0]:.2f} s at {lengths[0]} s, {delay[-1]:.2f} s at {lengths[-1]} s"),
-        Shape("by what tuples wait less at the master: linearly (simulated)", straight > 0.99, f"{straight:.3f}"),
-        Shape("and communication more (simulated)", all(a > b for a, b in pairwise(share)),
+        Shape("the delay is linear in the epoch, because tuples wait at the master (simulated)", straight > 0.99,
+              f"correlation {straight:.3f}"),
+        Shape("a shorter epoch means more communication (simulated)", all(a > b for a, b in pairwise(share)),
               f"{1e3 * share[0]:.2f} ms a second, and {1e3 * share[-1]:.2f} ms"),
         Shape("sub-groups need up to half the buffer (simulated)", halved < 0.7,
               f"{halved:.2f} of it with {SUBGROUPS[-1]}"),

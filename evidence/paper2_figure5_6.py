@@ -1,11 +1,11 @@
 """Paper 2, figures 5 and 6: average delay over the arrival rate, with 1 to 8 workers.
 
-In the paper the delay hardly changes with the rate up to a point, and then rises sharply: the cluster is overloaded.
-That point moves to higher rates with every worker. SIMULATED, with costs that a short measurement of the real operator
-finds on this machine; so the rates are far above the paper's (1,500 to 8,000 tuples/s).
+In the paper the delay hardly changes up to some rate, and then rises sharply because the cluster is overloaded. Every
+additional worker moves that point to a higher rate. SIMULATED, with costs from a short measurement of the real operator
+on this machine, so the rates are far above the paper's (1,500 to 8,000 tuples/s).
 
-Beyond that point the delay may fall again for a while: equal groups are split at the same rate, and from there on a
-tuple is compared with half as many. The paper's few rates do not show that.
+Beyond that point the delay may fall again for a while: equal groups are split at the same rate, and then a tuple is
+compared with half as many others. The paper has too few rates to show that.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from joining import T_D, calibrated, rate_where, simulated
 NAME = "paper2_figure5_6"
 WORKERS = (1, 2, 3, 4, 6, 8)
 LOADS = (0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5)
-"""rates, as shares of what the workers can do"""
+"""Rates as shares of the workers' capacity."""
 OVERLOADED = 2 * T_D
-"""seconds of delay"""
+"""Seconds of delay."""
 
 
 def main() -> None:
@@ -43,7 +43,7 @@ def main() -> None:
     for n in workers:
         delays[n] = [delay(rate, n) for rate in rates[n]]
         shown = " ".join(f"{each:.1f}" for each in delays[n])
-        print(f"{n} workers  overloaded from {saturation[n]:9,.0f} tuples/s on  delay {shown} s", flush=True)
+        print(f"{n} workers  overloaded above {saturation[n]:9,.0f} tuples/s  delay {shown} s", flush=True)
 
     def draw(figure: Any) -> None:
         axes = figure.subplots()
@@ -73,7 +73,8 @@ def _shapes(saturation: dict[int, float], delays: dict[int, list[float]], loads:
         Shape("every worker moves the point of overload to a higher rate (simulated)",
               all(a < b for a, b in pairwise(rising)),
               ", ".join(f"{n}: {rate:,.0f}" for n, rate in saturation.items())),
-        Shape("(not in the paper) less than in proportion: tuples find more pairs at high rates (simulated)", gain < 1,
+        Shape("(not in the paper) the gain is less than linear: tuples find more pairs at high rates (simulated)",
+              gain < 1,
               f"{many} workers: {gain:.2f} of {many // few} times {few}"),
     ]  # fmt: skip
 

@@ -1,8 +1,8 @@
 """Paper 2, figures 9 and 10: idle time and communication over the rate, without and with fine tuning; 4 workers.
 
-In the paper workers have no idle time left at 4,000 tuples/s without fine tuning, and at 6,000 with it, while
-communication takes the same time in both. SIMULATED, with costs that a short measurement of the real operator finds on
-this machine; so the rates are above the paper's.
+In the paper workers have no idle time at 4,000 tuples/s without fine tuning, and at 6,000 with it. Communication takes
+the same time in both cases. SIMULATED, with costs from a short measurement of the real operator on this machine, so the
+rates are above the paper's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NAME = "paper2_figure9_10"
 WORKERS = 4
 PLAIN, TUNED = "not tuned", "fine tuned"
 NO_TIME = 0.05
-"""share of an epoch: less is no idle time"""
+"""A worker whose idle share of an epoch is smaller has no idle time."""
 
 
 def main() -> None:
@@ -39,7 +39,7 @@ def main() -> None:
     idle = {name: [each.idle for each in run] for name, run in runs.items()}
     communication = {name: [each.communication for each in run] for name, run in runs.items()}
     for name in end:
-        print(f"{name:11s} no idle time from {end[name]:9,.0f} tuples/s on", flush=True)
+        print(f"{name:11s} no idle time above {end[name]:9,.0f} tuples/s", flush=True)
 
     def draw(figure: Any) -> None:
         for axes, name in zip(figure.subplots(1, 2, sharey=True), end, strict=True):
@@ -65,7 +65,7 @@ def _shapes(end: dict[str, float], idle: dict[str, list[float]], communication: 
     return [
         Shape("without fine tuning idle time falls with the rate, to nothing (simulated)",
               falling and idle[PLAIN][-1] < NO_TIME * T_D, f"{idle[PLAIN][0]:.2f} s to {idle[PLAIN][-1]:.2f} s"),
-        Shape("with it there is some up to a higher rate; in the paper 1.5 times (simulated)",
+        Shape("with fine tuning idle time lasts up to a higher rate, in the paper 1.5 times (simulated)",
               end[TUNED] > 1.3 * end[PLAIN], f"{end[TUNED] / end[PLAIN]:.1f} times the rate"),
         Shape("fine tuning costs no communication (simulated)", bool(np.all(np.abs(ratio - 1) < 0.2)),
               f"{ratio.min():.2f} to {ratio.max():.2f} of it"),

@@ -1,7 +1,7 @@
 """Paper 3, figures 10 and 11: Google Q1, CPU by scheduling class, windows of a minute with at most four groups.
 
-Figure 10 is how much less the latency is than PK-2's, in percent; figure 11 the share of aggregation. The paper's
-windows had 42 tuples, those of this part of the trace have some two thousand: evaluation weighs more here.
+Figure 10 shows how many percent lower the latency is than PK-2's, figure 11 the share of aggregation. The paper's
+windows have 42 tuples. Those of this part of the trace have about two thousand, so evaluation weighs more here.
 """
 
 from __future__ import annotations

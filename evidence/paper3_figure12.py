@@ -1,7 +1,7 @@
-"""Paper 3, figure 12: Google Q2, CPU by job over 45 minutes. How much less the latency is than PK-2's, in percent.
+"""Paper 3, figure 12: Google Q2, CPU by job over 45 minutes. How many percent lower the latency is than PK-2's.
 
-The paper's windows had 181 tuples with hardly a key twice; this part of the trace begins with a busy hour, and its one
-full window has 113,467 tuples of 757 jobs.
+The paper's windows have 181 tuples, and hardly any key occurs twice. This part of the trace begins with a busy hour,
+and its one full window has 113,467 tuples of 757 jobs.
 """
 
 from __future__ import annotations

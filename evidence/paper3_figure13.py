@@ -1,6 +1,7 @@
-"""Paper 3, figure 13: how long partitioning takes, per window of DEBS Q1: mean, 90th and 99th percentile.
+"""Paper 3, figure 13: time to partition a window of DEBS Q1: mean, 90th and 99th percentile.
 
-Hashing the routes is part of it. CPU time of one splitter, block by block; of each window the best of several runs.
+The time includes hashing the routes. It is the CPU time of one splitter, block by block; the best of several runs of
+each window counts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Paper 3, figure 5: TPC-H Q1 has four groups. Throughput by policy, as the workers grow.
+"""Paper 3, figure 5: throughput by policy and number of workers for TPC-H Q1, which has four groups.
 
-With so few groups there is nothing to aggregate, and only an even evaluation counts: SH. What keeps keys whole has no
-more than four workers at work, however many there are.
+With so few groups there is almost nothing to aggregate, and only an even evaluation matters, which favours SH. Policies
+that keep keys whole use at most four workers, however many there are.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _shapes(rate: ByPolicy) -> list[Shape]:
         Shape("PK-5 is the next best", all(o[1] == "PK-5" for o in order.values()),
               ", ".join(f"{o[1]} at {v}" for v, o in order.items())),
         Shape("SH scales from 8 to 32 workers", gain["SH-w"] > 2, f"{gain['SH-w']:.2f} times"),
-        Shape("what keeps keys whole does not scale", all(gain[name] < 1.3 for name in WHOLE),
+        Shape("policies that keep keys whole do not scale", all(gain[name] < 1.3 for name in WHOLE),
               spread([gain[name] for name in WHOLE])),
         Shape("CM and LM with two choices do not scale well", max(gain["CM-2"], gain["LM-2"]) < 1.5,
               spread([gain["CM-2"], gain["LM-2"]])),

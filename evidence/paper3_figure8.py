@@ -1,7 +1,7 @@
-"""Paper 3, figure 8: DEBS Q1, the most frequent routes of 30 minutes. Latency of a window: mean and 99th percentile.
+"""Paper 3, figure 8: mean and 99th percentile of the latency of a window for DEBS Q1, the most frequent routes.
 
-Half as many groups as rows: what splits keys spends most of its time on aggregation. AM-2-H is one of those here: an
-estimate may take a new key for a known one, so its results cannot be taken for whole, and are aggregated.
+There are half as many groups as rows, so policies that split keys spend most of their time on aggregation. AM-2-H is
+one of them: its estimate may mistake a new key for a known one, so its results may be split and are aggregated.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ def _shapes(path: ByPolicy, share: ByPolicy, wall: ByPolicy) -> list[Shape]:
     scaled = {name: path[name, workers[0]] / path[name, workers[-1]] for name in ("cAM-2", "PK-2")}
     on_spark = over(wall, "PK-2", "cAM-2")
     return [
-        Shape("what keeps keys whole is faster than all that split them, with any number of workers", best,
+        Shape("policies that keep keys whole are faster than all that split them", best,
               f"PK-2 / cAM-2 {spread(over(path, 'PK-2', 'cAM-2'))}"),
         Shape("AM and cAM are 4.5 times faster than PK-2 or more", min(gains) > 4.5,
               f"{min(gains):.1f} to {max(gains):.1f} times"),
-        Shape("of what splits keys, aggregation is more than 70, 84, 88 % of the path",
+        Shape("for policies that split keys, aggregation is more than 70, 84, 88 % of the path",
               all(a > b for a, b in zip(least, (0.70, 0.84, 0.88), strict=True)), f"at least {spread(least)}"),
         Shape("AM-2-H is as fast as AM-2", max(hll) < 1.2, spread(hll)),
         Shape("cAM-2 scales with the workers, PK-2 does not", scaled["cAM-2"] > 1.5 > scaled["PK-2"],

@@ -1,17 +1,17 @@
 """Paper 4, figure 11: the total drop rate over the excess rate, for two aggregates that share a stream (figure 9).
 
-Shared_WinDrop drops at the input, for both; Split_WinDrop before each aggregate; Split_RDrop results after them. In the
-paper the earliest place loses least. MEASURED: a live stream, and the runtime sheds by itself.
+Shared_WinDrop drops at the input, for both; Split_WinDrop before each aggregate; Split_RDrop drops results after them.
+In the paper the earliest place loses least. MEASURED: a live stream, where the runtime sheds by itself.
 
-One thing differs from the paper: in this runtime the steps before an aggregate are its own, and a drop before the
-aggregate comes before them. So the work that figure 9 has before the split is done once for each query here, and
-Split_WinDrop spares it too; what it cannot spare is reading the stream.
+One thing differs from the paper: in this runtime each aggregate has its own steps, and a drop before the aggregate
+comes before these steps. So the work before the split in figure 9 is done once per query here, and Split_WinDrop saves
+that work too. It does not save reading the stream.
 """
 
 from __future__ import annotations
 
 from common import Shape, arguments, report
-from shedding import ByPlace, told
+from shedding import ByPlace, listed
 
 from anabranch.query.settings import DropAt
 from benchmarks.shedding_loads import fan_out
@@ -23,7 +23,7 @@ PLACES: dict[str, DropAt] = {"Split_RDrop": "results", "Split_WinDrop": "operato
 def main() -> None:
     options = arguments(__doc__ or "")
     found = ByPlace.measure(fan_out(), PLACES, options.quick)
-    plot = found.plot(NAME, "Paper 4, figure 11: places to drop at, two aggregates over one stream")
+    plot = found.plot(NAME, "Paper 4, figure 11: places to drop, two aggregates over one stream")
     report(NAME, _shapes(found), found.numbers(), plot, options.json)
 
 
@@ -31,10 +31,10 @@ def _shapes(found: ByPlace) -> list[Shape]:
     split, random = (found.more(name, "Shared_WinDrop") for name in ("Split_WinDrop", "Split_RDrop"))
     better = [more > 0 or not held for more, held in zip(random, found.held("Split_RDrop"), strict=True)]
     return [
-        Shape("Shared_WinDrop loses no more than Split_WinDrop", min(split) > -0.03, told(split)),
-        Shape("and less than Split_RDrop, or Split_RDrop is too late", all(better), told(random)),
+        Shape("Shared_WinDrop loses no more than Split_WinDrop", min(split) > -0.03, listed(split)),
+        Shape("Shared_WinDrop loses less than Split_RDrop, or Split_RDrop is late", all(better), listed(random)),
         Shape("Shared_WinDrop keeps the latency bound at all rates", all(found.held("Shared_WinDrop")),
-              told(found.of_bound("Shared_WinDrop"))),
+              listed(found.of_bound("Shared_WinDrop"))),
     ]  # fmt: skip
 
 

@@ -1,8 +1,8 @@
 """Paper 4, figure 12: the drop rate that a load of 25 % above the capacity needs, over the size of the window.
 
-A delay, a count, and the same delay for each result; windows that slide by 1, and tumbling ones. In the paper tumbling
-windows need to drop less, for their tuples can be dropped early, and neither depends on the size; the formulas of
-section 3.6 say 0.39 and 0.2 with the paper's costs. MEASURED, with the estimate beside it.
+The query is a delay, a count, and the same delay for each result, over windows that slide by 1 and over tumbling ones.
+In the paper tumbling windows need to drop less, because their tuples can be dropped early, and neither kind depends on
+the size. The formulas of section 3.6 give 0.39 and 0.2 with the paper's costs. MEASURED, next to the estimate.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from common import Shape, arguments, report, save_plot
-from shedding import Overloaded, needed_by_formula, runner, told
+from shedding import Overloaded, listed, needed_by_formula, runner
 
 from benchmarks.shedding_loads import sliding
 
@@ -59,14 +59,14 @@ def _shapes(measured: dict[str, list[float]], estimated: dict[str, list[float]])
     }  # fmt: skip
     return [
         Shape("tumbling windows need to drop less, at most sizes", sum(each > 0 for each in more) > len(more) / 2,
-              told(more)),
+              listed(more)),
         Shape("the drop rate hardly depends on the size", max(spread.values()) < 0.15,
-              ", ".join(f"{kind}: {told(many)}" for kind, many in measured.items())),
+              ", ".join(f"{kind}: {listed(many)}" for kind, many in measured.items())),
         Shape("section 3.6 estimates windows that slide by 1 well", off["slides by 1"] < 0.15,
-              f"{told(slow)}, estimated {told(estimated['slides by 1'])}"),
-        Shape("and tumbling ones too low, in the paper", min(a - b for a, b in zip(
-            tumbling, estimated["tumbling"], strict=True)) > 0, f"{told(tumbling)}, "
-              f"estimated {told(estimated['tumbling'])}"),
+              f"{listed(slow)}, estimated {listed(estimated['slides by 1'])}"),
+        Shape("it estimates tumbling windows too low, as in the paper", min(a - b for a, b in zip(
+            tumbling, estimated["tumbling"], strict=True)) > 0, f"{listed(tumbling)}, "
+              f"estimated {listed(estimated['tumbling'])}"),
     ]  # fmt: skip
 
 

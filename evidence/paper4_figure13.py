@@ -1,8 +1,8 @@
 """Paper 4, figure 13: the drop rate needed over the slide of a window of 100, (a) measured and (b) by section 3.6.
 
-In the paper the drop rate first rises with the slide, for fewer results are spared, and falls once floor(size / slide)
-is at most B, for then tuples are dropped early; the more load, the more so. A slide of 1 drops no tuple early.
-MEASURED at several loads above the capacity, each with fixed shares.
+In the paper the drop rate first rises with the slide, because dropping saves fewer results. It falls once
+floor(size / slide) is at most B, because then tuples are dropped early. Both effects grow with the load. A slide of 1
+drops no tuple early. MEASURED at several loads above the capacity, each with fixed shares.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from common import Shape, arguments, report, save_plot
-from shedding import Overloaded, needed_by_formula, runner, told
+from shedding import Overloaded, listed, needed_by_formula, runner
 
 from benchmarks.shedding_loads import sliding
 
@@ -56,13 +56,13 @@ def main() -> None:
 def _shapes(
     slides: tuple[int, ...], measured: dict[float, list[float]], estimated: dict[float, list[float]]
 ) -> list[Shape]:
-    shown = "; ".join(f"+{excess:.0%}: {told(many)}" for excess, many in measured.items())
+    shown = "; ".join(f"+{excess:.0%}: {listed(many)}" for excess, many in measured.items())
     falls = all(many[-1] < many[-2] for many in measured.values())
     off = max(abs(min(a, 1.0) - min(b, 1.0)) for x in measured for a, b in zip(measured[x], estimated[x], strict=True))
     shapes = [
-        Shape("tumbling windows need less than those that slide by a half", falls, shown),
+        Shape("tumbling windows need to drop less than those that slide by half their size", falls, shown),
         Shape("section 3.6 has the general behaviour: no point is off by more than 0.2", off < 0.2,
-              f"at most {off:.2f}; estimated " + "; ".join(f"+{x:.0%}: {told(m)}" for x, m in estimated.items())),
+              f"at most {off:.2f}; estimated " + "; ".join(f"+{x:.0%}: {listed(m)}" for x, m in estimated.items())),
     ]  # fmt: skip
     if len(slides) > 2:
         rises = all(many[1] > many[0] for many in measured.values())

@@ -1,7 +1,7 @@
-"""Paper 5, figure 4: how fast a window router is, by the size W of a physical window and the number p of splitters.
+"""Paper 5, figure 4: throughput of a window router, by the size W of a physical window and the number p of splitters.
 
-The router sends whole windows to p processes that only read them. The paper's network ended at 980 Mbit/s; here it is
-the sockets of one machine, so the curve can go on rising beyond the paper's 16 kB.
+The router sends whole windows to p processes that only read them. The paper's network is limited to 980 Mbit/s. Here
+the windows go through sockets of one machine, so the curve can rise beyond the paper's 16 kB.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ def _shapes(rates: dict[int, list[float]]) -> list[Shape]:
     return [
         Shape("windows of 16 kB go through far faster than single tuples of 72 B", least > 10, f"{least:.0f} times"),
         Shape(
-            "from some W on a larger window gains little",
+            "above some W a larger window gains little",
             max(flat.values()) < 1.3,
             f"4 MB over 1 MB: {max(flat.values()):.2f}",
         ),
         Shape(
-            f"{many} splitters get nearly the best rate of {few}",
+            f"{many} splitters reach nearly the best rate of {few}",
             most[many] > 0.8 * most[few],
             f"{most[many] / most[few]:.2f} of it",
         ),

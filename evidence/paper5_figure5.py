@@ -1,7 +1,7 @@
-"""Paper 5, figure 5: one window router against a tree of them, as the splitters grow many; W = 16 kB.
+"""Paper 5, figure 5: one window router against a tree of routers, by the number of splitters; W = 16 kB.
 
-The paper gives each router a machine and a network of its own. Here they share cores, so a window that passes two
-routers costs twice, and what can be seen is only whether the rate falls as p grows.
+In the paper each router has its own machine and network. Here they share cores, so a window that passes two routers
+costs twice as much. The script only shows whether the rate falls as p grows.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ def _shapes(rates: dict[str, list[float]]) -> list[Shape]:
     falls = {name: rate[-1] / rate[0] for name, rate in rates.items()}
     return [
         Shape("a tree does not degrade as p grows", falls["tree of routers"] > 0.8, f"{falls['tree of routers']:.2f}"),
-        Shape("a single router does", falls["single router"] < 0.95, f"{falls['single router']:.2f} of its first rate"),
+        Shape(
+            "a single router degrades", falls["single router"] < 0.95, f"{falls['single router']:.2f} of its first rate"
+        ),
         Shape("for many splitters the tree is faster", tree[-1] > single[-1], f"{tree[-1] / single[-1]:.2f} times"),
     ]
 

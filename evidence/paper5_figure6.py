@@ -1,9 +1,9 @@
 """Paper 5, figure 6: the rate of a split as the query processors q grow, with p splitters chosen in four ways.
 
 p by equation (6), p by the cost model (equations 2 and 3), p = 1 (one process splits: the paper's baseline), and p = q.
-The stream that is wanted is eight times what one splitter can do, as in the paper (1,000 against 123.7 Mbit/s), and the
+The desired stream has eight times the rate of one splitter, as in the paper (1,000 against 123.7 Mbit/s), and the
 network carries no more than that. Up to 64 processors every process does its real work, one after the other (see
-`parasplit`); beyond, the cost model goes on from there: *simulated*, dashed.
+`parasplit`). Beyond that, the cost model continues the curves: *simulated*, dashed.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from anabranch.split.cost import SplitCosts, splitters_needed
 MEASURED = (1, 2, 4, 8, 16, 32, 64)
 SIMULATED = (64, 128, 256, 512)
 WANTED = 8
-"""times the rate of one splitter"""
+"""The desired rate, as a multiple of the rate of one splitter."""
 WINDOW_ROWS = 16_384
 
 BY_6, BY_MODEL, ONE, AS_Q = "equation (6)", "cost model", "p = 1", "p = q"
 
 
 def choices(single: float, costs: SplitCosts) -> dict[str, Callable[[int], int]]:
-    """How p is chosen."""
+    """The four ways to choose p."""
     wanted = WANTED * single
     return {
         BY_6: lambda q: splitters_needed(wanted, single, q, b=BROADCAST),
@@ -80,14 +80,18 @@ def _shapes(rates: dict[str, list[float]], simulated: dict[str, list[float]]) ->
     far = {name: rate[-1] for name, rate in simulated.items()}
     return [
         Shape("p = 1 does not scale with q", one < 1.2, f"{one:.2f} times one splitter"),
-        Shape("p by equation (6) does", heuristic > 3 * one, f"{heuristic / one:.1f} times p = 1"),
+        Shape("p by equation (6) scales with q", heuristic > 3 * one, f"{heuristic / one:.1f} times p = 1"),
         Shape(
             "equation (6) does as well as the cost model",
             0.8 < heuristic / model < 1.25,
             f"{heuristic / model:.2f} of it",
         ),
         Shape("p = q does not scale either", as_q < 0.8 * heuristic, f"{as_q / heuristic:.2f} of equation (6)"),
-        Shape("nor does it at 512 processors (simulated)", far[AS_Q] < 0.8 * far[BY_6], f"{far[AS_Q] / far[BY_6]:.2f}"),
+        Shape(
+            "p = q does not scale at 512 processors either (simulated)",
+            far[AS_Q] < 0.8 * far[BY_6],
+            f"{far[AS_Q] / far[BY_6]:.2f} of equation (6)",
+        ),
     ]
 
 

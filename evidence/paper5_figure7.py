@@ -1,8 +1,8 @@
-"""Paper 5, figure 7: the efficiency of a split, equation (7), as the query processors q grow; p chosen as in figure 6.
+"""Paper 5, figure 7: the efficiency of a split, equation (7), by the number of query processors; p as in figure 6.
 
-Efficiency is the splitters' share of all CPU time: what the router and the merging take is the price of splitting in
-parallel. It is measured, since CPU time does not depend on how many cores there are; beyond 64 processors it is
-computed by the cost model: *simulated*, dashed.
+Efficiency is the splitters' share of all CPU time. The rest, routing and merging, is the price of splitting in
+parallel. It can be measured on any machine, because CPU time does not depend on the number of cores. Beyond 64
+processors the cost model computes it: *simulated*, dashed.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What the experiments of paper 5 share: window routers as local processes, and the busy time of each part of a split.
+"""Shared by the scripts of paper 5 (docs/papers.md): window routers as local processes, and the CPU time of a split.
 
 **Routers** (figures 4 and 5) are real processes that send windows of W bytes through sockets to p consumers.
 
 **Splits** (figures 6 and 7) have more processes than this machine has cores. So each splitter and each query processor
-does its real work on the real data, one after the other, and its CPU time is taken; the rate of the whole is what the
-busiest of them allows. That leaves out what processes do to each other when they share a machine, and nothing else.
+does its real work on real data, one after the other, and its CPU time is measured. The rate of the whole is what the
+busiest of them allows. Only the effect of processes on each other when they share a machine is left out.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _fork = multiprocessing.get_context("fork")
 
 
 def single_router(p: int, size: int, seconds: float) -> float:
-    """Bytes per second that one router hands to p consumers, in windows of `size` bytes."""
+    """Bytes per second that one router sends to p consumers, in windows of `size` bytes."""
     return _through(p, size, seconds, branches=None)
 
 
@@ -70,7 +70,7 @@ def _route(outs: Sequence[socket.socket], size: int, seconds: float) -> tuple[in
     rng = random.Random(1)
     sent, began, now = 0, time.perf_counter(), 0.0
     while now < seconds:
-        for _ in range(64 if size < 65_536 else 1):  # the clock is not free either
+        for _ in range(64 if size < 65_536 else 1):  # reading the clock takes time too
             rng.choice(outs).sendall(window)
             sent += size
         now = time.perf_counter() - began
@@ -78,7 +78,7 @@ def _route(outs: Sequence[socket.socket], size: int, seconds: float) -> tuple[in
 
 
 def _consume(theirs: socket.socket, mine: socket.socket) -> None:
-    theirs.close()  # or the end of the stream would never be seen
+    theirs.close()  # otherwise this process would never see the end of the stream
     space = bytearray(1 << 20)
     while mine.recv_into(space):
         pass
@@ -117,7 +117,7 @@ def _fill(source: socket.socket, window: memoryview) -> bool:
 # --- the busy time of a split ---------------------------------------------------------------------------------------
 
 ROUTED, BROADCAST, OMITTED = 0.99, 0.005, 0.005
-"""Linear Road: position reports, balance queries, the rest"""
+"""Shares in Linear Road: position reports, balance queries, the rest."""
 
 
 def windows(count: int, rows: int, q: int, seed: int = 1) -> list[pa.RecordBatch]:
@@ -143,7 +143,7 @@ class Busy:
 
     @property
     def rate(self) -> float:
-        """Tuples per second, if each process had a core: what the busiest allows."""
+        """Tuples per second if each process had its own core: what the busiest process allows."""
         busiest = max(self.router, *(s.seconds for s in self.splitters), *(p.seconds for p in self.processors))
         return self.rows / busiest
 
@@ -163,12 +163,12 @@ def split(stream: Sequence[pa.RecordBatch], p: int, q: int) -> Busy:
     """Route, split and merge the windows with p splitters and q query processors."""
     packed = [pack(window) for window in stream]
     began = time.process_time()
-    received = [bytes(memoryview(window)) for window in packed]  # in and out of the router, once each
+    received = [bytes(memoryview(window)) for window in packed]  # into the router and out of it, one copy each
     sent = [bytearray(window) for window in received]
     router = time.process_time() - began
     del sent
     splitters, blocks = [], defaultdict(list)
-    # In turn and not at random: with a few windows per splitter, chance would be all that one sees.
+    # In turn and not at random: with a few windows per splitter, chance would decide the result.
     for i in range(p):
         measure, pieces = _split(received[i::p], i, q)
         splitters.append(measure)
@@ -179,7 +179,7 @@ def split(stream: Sequence[pa.RecordBatch], p: int, q: int) -> Busy:
 
 
 def profiled(count: int, rows: int, q: int = 16) -> SplitCosts:
-    """The costs of one splitter, from the best of several runs: with one substream it would have nothing to part."""
+    """The costs of one splitter, from the best of several runs. With one substream it would have nothing to split."""
     stream = windows(count, rows, q)
     runs = [split(stream, 1, q) for _ in range(4)]
     return min(runs, key=lambda busy: busy.splitters[0].seconds).costs()
@@ -208,7 +208,7 @@ def _split(packed: Sequence[bytes], number: int, q: int) -> tuple[SplitterMeasur
     known = {
         name: mark[name] for name in ("rows", "windows", "bytes_in", "bytes_out", "routed", "broadcast", "omitted")
     }
-    # The splitter tells its parts apart by the clock on the wall; their shares are right, their sum is the CPU's.
+    # The splitter measures its parts in wall time. Keep their shares, and scale their sum to the CPU time.
     parts = {name: mark[name] for name in ("read_seconds", "split_seconds", "emit_seconds")}
     scale = took / max(sum(parts.values()), 1e-9)
     return SplitterMeasure(number, **known, **{name: part * scale for name, part in parts.items()}), pieces

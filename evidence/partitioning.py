@@ -1,20 +1,20 @@
-"""What the experiments of paper 3 share: queries, the critical path of a window, and wall times on Spark.
+"""Shared by the scripts of paper 3 (docs/papers.md): queries, the critical path of a window, and wall times on Spark.
 
-The paper has a core for each of 8 to 32 workers. A small machine has not, and its wall times show the sum of all work
-more than the path through it. So both are told:
+The paper has a core for each of 8 to 32 workers. On a small machine, wall times show the sum of all work more than the
+path through it. So the scripts report both:
 
-- **wall time**: the query on Spark, on this machine, from rows in a file to the ten best groups.
+- **wall time**: the query on Spark, on this machine, from rows in a file to the top ten groups.
 - **critical path**: as *if every worker had a core*. The library's own operators run one after the other in this
-  process, each on what it would get, and the CPU time of each is taken: the slowest worker's evaluation, then the
-  aggregation. In between nothing travels.
+  process, each on its part of the rows, and the CPU time of each is measured: the slowest worker's evaluation, then the
+  aggregation. Nothing is sent over a network in between.
 
       Splitter ─┬▶ PartialEvaluation of worker 1 ─┬▶ Aggregation        path = max(evaluation) + aggregation
                 └▶ PartialEvaluation of worker V ─┘
 
 Where keys are split, *one* worker aggregates, as in the paper's equation (2). (`by_key` is what the plan on Spark does:
 states are exchanged by key, and all workers aggregate.) Where keys are whole, workers make the windows themselves
-(`WholeEvaluation`). The time to partition is not in the path, as in the paper, and told apart (here, and in
-`paper3_figure13.py`).
+(`WholeEvaluation`). As in the paper, the time to partition is not part of the path. It is reported separately, here and
+by `paper3_figure13.py`.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ from benchmarks.workloads import Workload, shared_data, workload
 
 DATA = OUT / "paper3"
 BATCH_ROWS = 10_000
-"""of the batches that Spark hands to Python"""
+"""Rows in the batches that Spark passes to Python."""
 STATE = pa.list_(pa.int64())
 
 
-# --- what is asked --------------------------------------------------------------------------------------------------
+# --- queries --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class InPython:
-    """An aggregate in Python, whose state is a list of whole numbers; `plain` is the same in Spark's words."""
+    """An aggregate in Python whose state is a list of whole numbers. `plain` is the same by Spark's functions."""
 
     columns: tuple[str, ...]
     init: Callable[[], Any]
@@ -100,7 +100,7 @@ def _fares(state: list[int], cell: int, paid: int) -> list[int]:
 
 
 def fares_by_cell() -> InPython:
-    """DEBS Q2, first index: what was paid for trips from each cell. The result is how many, and how much."""
+    """DEBS Q2, first index: the fares of trips from each cell. The result is their number and their sum."""
     return InPython(
         ("pickup_cell", "paid"),
         init=list,
@@ -112,7 +112,7 @@ def fares_by_cell() -> InPython:
 
 
 def last_cell() -> InPython:
-    """DEBS Q2, second index: where the taxi was seen last. Of two at the same time, the greater cell."""
+    """DEBS Q2, second index: where the taxi was last seen. Of two at the same time, the greater cell."""
     return InPython(
         ("at", "dropoff_cell"),
         init=lambda: [-1, -1],
@@ -125,7 +125,7 @@ def last_cell() -> InPython:
 
 @dataclass(frozen=True)
 class Task:
-    """A workload and what is computed of each group."""
+    """A workload, and the aggregates of each group."""
 
     rows: Workload
     aggregates: Mapping[str, InPython]
@@ -137,7 +137,7 @@ class Task:
 
 
 def task(name: str, *, scale: float = 1.0) -> Task:
-    """The query of the paper on this workload."""
+    """The paper's query on this workload."""
     found = workload(name, DATA, scale=scale, shared=shared_data())
     if name != "debs-q2":
         return Task(found, {"total": count_and_sum(found.values[-1])})
@@ -154,11 +154,11 @@ class Times:
 
     partition: float
     evaluate: float
-    """of the slowest worker"""
+    """Evaluation by the slowest worker."""
     aggregate: float
-    """of one worker that combines everything; where keys are whole there is nothing to combine"""
+    """Aggregation by one worker that combines everything; 0 where keys are whole."""
     by_key: float
-    """of the slowest of all workers, each with its share of the keys"""
+    """Aggregation by the slowest worker if each has a share of the keys."""
 
     @property
     def seconds(self) -> float:
@@ -237,16 +237,16 @@ def _timed(run: Callable[[Any], Any], each: Sequence[Any]) -> tuple[NDArray[np.f
 
 
 def _best(runs: Sequence[list[NDArray[np.float64]]]) -> Times:
-    """Of several runs the best of each worker and stage, since noise only ever adds; and then the slowest worker."""
+    """Of several runs the best of each worker and stage, because noise only adds time; then the slowest worker."""
     return Times(*(float(np.min(stage, axis=0).max()) for stage in zip(*runs, strict=True)))
 
 
 def paths(
     work: Task, policies: Sequence[Partitioning], *, workers: Sequence[int] = WORKERS, windows: int, repeats: int
 ) -> dict[tuple[str, int], list[Times]]:
-    """By policy and workers: the critical path of each window, of each stage the best of several repeats.
+    """By policy and workers: the critical path of each window, with the best of several repeats of each stage.
 
-    All policies must give the same result, or a comparison would mean nothing.
+    Raises an error unless all policies give the same result.
     """
     gc.collect()
     gc.freeze()
@@ -287,14 +287,14 @@ def walls(
     return found
 
 
-# --- both of them ---------------------------------------------------------------------------------------------------
+# --- both together --------------------------------------------------------------------------------------------------
 
 POLICIES = (SH, FLD, PK_2, PK_5, CM_2, LM_2, AM_2, AM_2_H, AM_5, CAM_2, CAM_5)
 ON_SPARK = (SH, FLD, PK_2, AM_2, CAM_2, CAM_5)
 WHOLE = tuple(how.label for how in (FLD, AM_2, AM_5, CAM_2, CAM_5))
-"""Keys stay whole: the paper's 1-choice partitioners."""
+"""Policies that keep keys whole: the paper's 1-choice partitioners."""
 SPLIT = tuple(how.label for how in (SH, PK_2, PK_5, CM_2, LM_2))
-"""Keys are split: its M-choice partitioners."""
+"""Policies that split keys: the paper's M-choice partitioners."""
 
 ByPolicy = dict[tuple[str, int], float]
 """A number by policy and workers."""
@@ -302,15 +302,15 @@ ByPolicy = dict[tuple[str, int], float]
 
 @dataclass(frozen=True)
 class Results:
-    """What was measured: paths and wall times by policy and workers, for each window."""
+    """Critical paths and wall times by policy and workers, for each window."""
 
     times: dict[tuple[str, int], list[Times]]
     walls: dict[tuple[str, int], list[float]]
     rows: float
-    """in a window"""
+    """Rows in a window."""
 
     def mean(self, name: str = "seconds") -> ByPolicy:
-        """Over the windows."""
+        """The mean over the windows."""
         return {which: _mean([getattr(each, name) for each in many]) for which, many in self.times.items()}
 
     def last_percent(self) -> ByPolicy:
@@ -324,7 +324,7 @@ class Results:
         return {which: self.rows / seconds for which, seconds in self.mean().items()}
 
     def share(self) -> ByPolicy:
-        """Of the aggregation in the path."""
+        """The share of aggregation in the path."""
         return self.mean("aggregation_share")
 
     def table(self, title: str) -> None:
@@ -335,8 +335,8 @@ class Results:
             "wall ms",
         )  # fmt: skip
         table(
-            f"{title}: ms of a window of {self.rows:,.0f} rows; path = evaluate + aggregate if each worker had a core;"
-            " wall = Spark, this machine",
+            f"{title}: ms per window of {self.rows:,.0f} rows; path = evaluate + aggregate if every worker had a core; "
+            "wall = on Spark, on this machine",
             columns,
             (
                 (
@@ -349,10 +349,10 @@ class Results:
         )  # fmt: skip
 
     def numbers(self) -> dict[str, Any]:
-        """For JSON."""
+        """The figures for the JSON object."""
         names = ("partition", "evaluate", "aggregate", "by_key", "seconds")
-        told = {name: by_policy(self.mean(name)) for name in names}
-        return {"workers": workers_in(self.times), "rows": self.rows, "path": told, "wall": by_policy(self.wall())}
+        path = {name: by_policy(self.mean(name)) for name in names}
+        return {"workers": workers_in(self.times), "rows": self.rows, "path": path, "wall": by_policy(self.wall())}
 
 
 def measure(
@@ -365,7 +365,7 @@ def measure(
     windows: int = 1,
     repeats: int = 3,
 ) -> Results:
-    """A query of the paper. On Spark only some policies and two windows; with --quick one, and the fewest workers."""
+    """Measure a query of the paper. On Spark only some policies and two windows; less with --quick."""
     work = task(name, scale=quick_scale if options.quick else scale)
     windows, repeats = (min(windows, 3), 2) if options.quick else (windows, repeats)
     spark = local_session(app_name=f"paper 3, {name}")
@@ -378,7 +378,7 @@ def measure(
     return Results(times, walled, sum(rows.num_rows for rows in cut) / len(cut))
 
 
-# --- how it is told -------------------------------------------------------------------------------------------------
+# --- tables and plots -----------------------------------------------------------------------------------------------
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -387,14 +387,14 @@ def _mean(values: Sequence[float]) -> float:
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     print(title)
-    told = [list(columns), *([_said(value) for value in row] for row in rows)]
-    widths = [max(len(row[i]) for row in told) for i in range(len(columns))]
-    for first, *rest in told:
+    cells = [list(columns), *([_short(value) for value in row] for row in rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
+    for first, *rest in cells:
         print(" ", first.ljust(widths[0]), *(text.rjust(width) for text, width in zip(rest, widths[1:], strict=True)))
     print(flush=True)
 
 
-def _said(value: object) -> str:
+def _short(value: object) -> str:
     if not isinstance(value, float):
         return str(value)
     return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
@@ -405,7 +405,7 @@ def workers_in(values: Mapping[tuple[str, int], Any]) -> list[int]:
 
 
 def by_policy(values: Mapping[tuple[str, int], Any]) -> dict[str, list[Any]]:
-    """For each policy a list, over the numbers of workers."""
+    """A list for each policy, over the numbers of workers."""
     return {name: [value for (other, _), value in values.items() if other == name] for name, _ in values}
 
 
@@ -415,12 +415,12 @@ def over(a: ByPolicy, top: str, bottom: str) -> list[float]:
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:
-    """As text: each number of workers."""
+    """The values for each number of workers, as text."""
     return " / ".join(f"{value:.{digits}f}" for value in values)
 
 
 def plot(name: str, title: str, panels: Mapping[str, ByPolicy]) -> Any:
-    """One panel for each label of an axis: a group of bars for each policy, a bar for each number of workers."""
+    """Draw a panel for each label: a group of bars for each policy, a bar for each number of workers."""
 
     def draw(figure: Any) -> None:
         every = figure.subplots(1, len(panels), squeeze=False)[0]

@@ -1,17 +1,17 @@
-"""What the experiments of paper 4 share: how much a query must drop, measured on the runtime and estimated.
+"""Shared by the scripts of paper 4 (docs/papers.md): how much a query must drop, measured and estimated.
 
-**Drop rate** is the share of all windows that is not delivered. Two ways to measure it:
+The **drop rate** is the share of all windows that are not delivered. It is measured in two ways:
 
-- `Overloaded.missing`: the runtime sheds by itself, as in `anabranch bench shedding`; the settled epochs count. For the
-  figures that compare places to drop at.
-- `Overloaded.needed`: the share that brings an epoch at that load down to half the latency bound, which is what an
-  epoch may take. Epochs are measured with fixed shares, and the one needed is where the line through them gets there.
-  For the figures that compare windows: no controller has its part in it.
+- `Overloaded.missing`: the runtime sheds by itself, as in `python -m benchmarks shedding`, and the settled epochs
+  count. For the figures that compare places to drop.
+- `Overloaded.needed`: the share that brings an epoch at that load down to half the latency bound, the most that an
+  epoch may take. Epochs are measured with fixed shares, and a line through them gives the share. For the figures that
+  compare windows, independently of the controller.
 
-**Estimated** is section 3.6: `needed_by_formula`.
+The **estimate** is section 3.6 of the paper: `needed_by_formula`.
 
-The paper's rates are those of a system of 2006. Here the load is some percent above what this machine can do, and the
-work is done by the same delays, scaled down.
+The paper's rates are those of a system of 2006. Here the load is relative to the capacity of this machine, and the work
+is done by the same delays, scaled down.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ class Scale:
 
 FULL = Scale(bound=8.0, epochs=4, seconds=110.0)
 EXCESS = (0.25, 0.5, 0.75, 1.0)
-"""of the capacity, above it"""
+"""Load above the capacity, as a share of the capacity."""
 QUICK = Scale(bound=6.0, epochs=1, seconds=24.0)
 
 
 @contextmanager
 def runner(quick: bool) -> Iterator[tuple[Runner, Scale]]:
-    """A session and a folder, for as long as they are needed."""
+    """A runner with a session and a temporary folder."""
     scale = QUICK if quick else FULL
-    folder = Path(tempfile.mkdtemp(prefix="anabranch-experiment-"))
-    spark = local_session(app_name="anabranch experiment", shuffle_partitions=2)
+    folder = Path(tempfile.mkdtemp(prefix="anabranch-evidence-"))
+    spark = local_session(app_name="anabranch evidence", shuffle_partitions=2)
     try:
         yield Runner(spark, folder, scale.bound), scale
     finally:
@@ -64,13 +64,13 @@ def runner(quick: bool) -> Iterator[tuple[Runner, Scale]]:
 
 
 def say(line: str) -> None:
-    """Tell how far it is: runs take minutes."""
+    """Print progress, because runs take minutes."""
     print(line, file=sys.stderr, flush=True)
 
 
 @dataclass
 class Overloaded:
-    """A query, and how much it loses at some load above its capacity."""
+    """A query, and how much of it must be dropped at a load above its capacity."""
 
     runner: Runner
     scale: Scale
@@ -79,11 +79,11 @@ class Overloaded:
     @cached_property
     def capacity(self) -> float:
         found = self.runner.costs(self.load, epochs=self.scale.epochs).capacity(self.scale.bound)
-        say(f"{self.load.name}: {found:,.0f} rows/s at most")
+        say(f"{self.load.name}: capacity {found:,.0f} rows/s")
         return found
 
     def missing(self, excess: float, drop_at: DropAt) -> Trial:
-        """A run at so much above the capacity (0.25: a quarter) in which the runtime sheds."""
+        """A run at a load above the capacity (0.25: by a quarter) in which the runtime sheds."""
         rate = (1 + excess) * self.capacity
         ran = self.runner.shed(self.load, rate, seconds=self.scale.seconds, drop_at=drop_at)
         trial = Trial.of(ran, drop_at, f"{excess:.0%}", capacity=self.capacity, bound=self.scale.bound)
@@ -92,7 +92,7 @@ class Overloaded:
         return trial
 
     def needed(self, excess: float, shares: Sequence[float]) -> float:
-        """The share of windows to drop, so that an epoch at that load takes half the bound; above 1: none is enough."""
+        """The share of windows to drop, so that an epoch takes half the bound. Above 1, no share is enough."""
         rate, half = (1 + excess) * self.capacity, self.scale.bound / 2
         points = []
         for share in shares:
@@ -104,7 +104,7 @@ class Overloaded:
 
 
 def share_for(points: Sequence[tuple[float, float]], seconds: float) -> float:
-    """Where the line through (share dropped, seconds of an epoch) gets down to `seconds`; 0 if it begins below."""
+    """Where the line through (share dropped, seconds of an epoch) reaches `seconds`; 0 if it begins below."""
     shares, taken = (np.array(each) for each in zip(*points, strict=True))
     slope, fixed = np.polyfit(shares, taken, 1)
     if fixed <= seconds:
@@ -114,7 +114,7 @@ def share_for(points: Sequence[tuple[float, float]], seconds: float) -> float:
 
 @dataclass(frozen=True)
 class ByPlace:
-    """Runs at several loads, in which windows are dropped at several places."""
+    """Runs at several loads, with drops at several places."""
 
     excess: tuple[float, ...]
     capacity: float
@@ -133,14 +133,14 @@ class ByPlace:
         return {name: [1 - trial.share for trial in many] for name, many in self.trials.items()}
 
     def of_bound(self, name: str) -> list[float]:
-        """95 % latency over the bound."""
+        """95th percentile of latency over the bound, at each load."""
         return [trial.of_bound(0.95) for trial in self.trials[name]]
 
     def held(self, name: str) -> list[bool]:
         return [trial.held for trial in self.trials[name]]
 
     def more(self, name: str, than: str) -> list[float]:
-        """By how much more one place loses than another, at each load."""
+        """How much more one place loses than another, at each load."""
         return [a - b for a, b in zip(self.missing[name], self.missing[than], strict=True)]
 
     def plot(self, name: str, title: str) -> Path:
@@ -169,7 +169,7 @@ class ByPlace:
         }
 
 
-def told(values: Iterable[float]) -> str:
+def listed(values: Iterable[float]) -> str:
     return ", ".join(f"{value:.2f}" for value in values)
 
 
@@ -179,8 +179,8 @@ def told(values: Iterable[float]) -> str:
 def saved_by_formula(size: int, slide: int, after: float = 1.0, bound: int = MAX_GAP) -> float:
     """The share of a query's work that p = 1 saves: S_WinDrop over the load, for delays before and after a count.
 
-    Costs are those of figure 12: `after` is cost_3 / cost_1 per tuple. The aggregate's own and those for flags are
-    nothing beside a delay, and sel_2 is one result per slide.
+    Costs are those of figure 12: `after` is cost_3 / cost_1 per tuple. The costs of the aggregate and of flags are
+    negligible, and sel_2 is one result per slide.
     """
     results = after / slide
     spared = 1 - early_kept(1.0, bound, size, slide)
@@ -188,5 +188,5 @@ def saved_by_formula(size: int, slide: int, after: float = 1.0, bound: int = MAX
 
 
 def needed_by_formula(excess: float, size: int, slide: int, after: float = 1.0, bound: int = MAX_GAP) -> float:
-    """The drop rate p that brings a load so much above the capacity down to it."""
+    """The drop rate p that reduces a load above the capacity to the capacity."""
     return (excess / (1 + excess)) / saved_by_formula(size, slide, after, bound)

@@ -1,27 +1,27 @@
-"""Soak: does anything grow that should not? Ten minutes at full rate, memory and files watched from outside.
+"""Soak test: run a query at full rate for ten minutes, and check that its memory and files do not grow.
 
     make soak                                      # ten minutes
-    python evidence/soak.py --seconds 60           # the short form, with a looser bound
+    python evidence/soak.py --seconds 60           # the short form, with looser bounds
 
-The query: a recording that a window of a minute passes many times, read as blocks; a sliding aggregate over it, and a
-split whose operator keeps an array per substream. Epoch follows epoch, results are counted and thrown away.
+The query reads a recording as blocks. It has a sliding aggregate with a window of a minute, which is short compared
+with the recording, and a split whose operator keeps an array per substream. Results are counted and discarded.
 
-The clock starts when the first epoch has ended. The warm-up is a minute (25 s in the short form), and as many epochs as
-the store needs to have been cleaned once. What follows is cut into fifths, and the median of the last is compared with
-that of the first:
+The clock starts when the first epoch has ended. The warm-up is a minute (25 s in the short form), and at least as many
+epochs as the store takes to be cleaned once. The time after it is cut into fifths, and the median of the last fifth is
+compared with that of the first:
 
 | figure | bound, 10 minutes | bound, short form |
 |---|---|---|
 | resident memory of the driver's Python | grows by less than 5 % | 25 % |
 | resident memory of a Python worker that no file backs, mean | grows by less than 5 % | 25 % |
 | live state, bytes | grows by less than 5 % | 25 % |
-| epoch store (snapshots and blocks), bytes | grows by less than 50 %: it swings with the snapshots | 100 % |
+| epoch store (snapshots and blocks), bytes | grows by less than 50 %, since it varies with the snapshots | 100 % |
 | ledger, epochs | at most what the runtime keeps | the same |
 
-A worker maps the recording, and the pages of it that it has read count as resident until the system wants them back:
-they grow with the recording and are no leak. So what no file backs (`private`) is judged, and all of it is reported
-beside. The JVM's memory is reported and not judged: its heap grows to its limit (1 GB here) whatever the query does.
-Processes are read from /proc, so this runs on Linux.
+A worker maps the recording, and the pages it has read count as resident until the system reclaims them. They grow with
+the recording and are not a leak. So only the memory that no file backs (`private`) has a bound; all of it is reported.
+The JVM's memory is reported without a bound, because its heap grows to its limit (1 GB here) with any query. Process
+memory is read from /proc, so this needs Linux.
 """
 
 from __future__ import annotations
@@ -54,26 +54,26 @@ from anabranch.text import size
 
 SECONDS = 600
 SHORT = 300
-"""Below so many seconds it is the short form."""
+"""A soak of fewer seconds is the short form."""
 WARM_UP, SHORT_WARM_UP = 60, 25
 SAMPLE_EVERY = 2.0
 ROWS_PER_EPOCH = 40_000
 MOST_ROWS_PER_SECOND = 60_000
-"""What the recording is long enough for; a faster machine ends the soak early, and the report says so."""
+"""The recording is long enough for this rate. A faster machine ends the soak early, and the report says so."""
 ROWS_PER_EVENT_SECOND = 2_000
 BLOCK = 5_000
 SUBSTREAMS = 8
 CYCLE = SNAPSHOT_EVERY + FORGET_EVERY
-"""Epochs until every group has a snapshot and the input before it has been removed: till then the store must grow."""
+"""Epochs until every group has a snapshot and the input before it is removed. Until then the store must grow."""
 BOUNDS = {"driver": 0.05, "private": 0.05, "state": 0.05, "store": 0.5}
 SHORT_BOUNDS = {"driver": 0.25, "private": 0.25, "state": 0.25, "store": 1.0}
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Discard(Sink):
-    """Counts epochs; the runtime removes what was staged."""
+    """Counts epochs. The runtime removes the staged results."""
 
-    guarantee = "none: the rows are thrown away"
+    guarantee = "none: the rows are discarded"
 
     def __init__(self) -> None:
         self.epochs = 0
@@ -94,12 +94,12 @@ class Sums(ab.Operator):
 
 
 def route(block: pa.RecordBatch, q: int) -> np.ndarray[Any, Any]:
-    """Substream of a row: by key."""
+    """The substream of each row, by key."""
     return np.asarray(block.column("key").to_numpy() % q)
 
 
 def record(path: Path, rows: int) -> None:
-    """Rows (t, key, v) in the order of time, block by block, so that memory stays small here too."""
+    """Write rows (t, key, v) in the order of time, block by block, so that this process needs little memory."""
     rng = np.random.default_rng(1)
     step = 1_000_000 // ROWS_PER_EVENT_SECOND
 
@@ -115,22 +115,22 @@ def record(path: Path, rows: int) -> None:
 
 @dataclass(frozen=True)
 class Sample:
-    """What was seen at one moment; memory and files in bytes."""
+    """Measurements at one moment; memory and files in bytes."""
 
     seconds: float
     epochs: int
     driver: int
     worker: int
-    """mean of the Python workers"""
+    """Resident memory of a Python worker, the mean."""
     private: int
-    """of that, what no file backs: blocks of a recording that a worker has mapped and read are resident too"""
+    """The part of it that no file backs. Mapped blocks of the recording that a worker has read are resident too."""
     workers: int
     jvm: int
     state: int
     store: int
     checkpoint: int
     ledger: int
-    """epochs that the ledger has"""
+    """Epochs in the ledger."""
 
 
 def memory(root: int) -> tuple[int, list[tuple[int, int]], int]:
@@ -140,7 +140,7 @@ def memory(root: int) -> tuple[int, list[tuple[int, int]], int]:
         if entry.name.isdigit():
             try:
                 parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:  # it has ended meanwhile
+            except OSError:  # the process has ended
                 continue
             children.setdefault(parent, []).append(int(entry.name))
     workers, jvm = [], 0
@@ -161,13 +161,13 @@ def memory(root: int) -> tuple[int, list[tuple[int, int]], int]:
 
 
 def _resident(process: int) -> tuple[int, int]:
-    """All resident bytes, and those of them that are not pages of a file."""
+    """All resident bytes, and those that are not pages of a file."""
     resident, shared = (int(pages) * _PAGE for pages in Path(f"/proc/{process}/statm").read_text().split()[1:3])
     return resident, resident - shared
 
 
 def folder_bytes(folder: Path) -> int:
-    """Bytes of all files below; those that vanish meanwhile count nothing."""
+    """Bytes of all files in a folder. Files that disappear during the walk do not count."""
     total = 0
     for where, _, names in os.walk(folder):
         for name in names:
@@ -197,9 +197,9 @@ def sample(began: float, query: ab.EpochQuery, checkpoint: Path) -> Sample:
 
 
 def soak(seconds: int, folder: Path, console: Console) -> tuple[list[Sample], int]:
-    """Run the query for so long; the samples, and the rows that it took."""
+    """Run the query for that long. Returns the samples, and the number of rows that the query has read."""
     rows = max(seconds, 60) * MOST_ROWS_PER_SECOND
-    console.print(f"recording {rows:,} rows, {rows // ROWS_PER_EVENT_SECOND // 60:,} passes of the window")
+    console.print(f"recording {rows:,} rows: {rows // ROWS_PER_EVENT_SECOND // 60:,} minutes of event time")
     path = folder / "recording" / "rows.arrow"
     path.parent.mkdir()
     record(path, rows)
@@ -220,7 +220,7 @@ def soak(seconds: int, folder: Path, console: Console) -> tuple[list[Sample], in
             samples.append(sample(began, query, checkpoint))
             taken = samples[-1].epochs * ROWS_PER_EPOCH
             if taken >= rows:
-                console.print("the recording came to its end: this machine is faster than MOST_ROWS_PER_SECOND")
+                console.print("the recording has ended early: this machine is faster than MOST_ROWS_PER_SECOND")
                 break
         failed = query.exception()
         if failed is not None:
@@ -238,7 +238,7 @@ class Verdict:
     first: float
     last: float
     bound: float | None
-    """the most that `last` may be; None: reported only"""
+    """The largest value allowed for `last`; None if the figure is only reported."""
 
     @property
     def fine(self) -> bool:
@@ -246,13 +246,13 @@ class Verdict:
 
 
 def judge(samples: list[Sample], *, warm_up: float, bounds: dict[str, float]) -> list[Verdict]:
-    """The verdicts; needs ten samples and a whole cycle of the store after the warm-up."""
+    """The verdicts. They need ten samples and a whole cycle of the store after the warm-up."""
     warm = [each for each in samples if each.seconds >= warm_up and each.epochs >= CYCLE]
     passed = warm[-1].epochs - warm[0].epochs if warm else 0
     if len(warm) < 10 or passed < CYCLE:
         raise SystemExit(
-            f"only {len(warm)} samples and {passed} epochs after the warm-up: no growth would show\n"
-            f"  hint: soak for longer; {CYCLE} epochs are for warming up, and as many must follow"
+            f"only {len(warm)} samples and {passed} epochs after the warm-up: too few to show growth\n"
+            f"  hint: soak for longer; the warm-up takes {CYCLE} epochs, and as many must follow"
         )
     fifth = len(warm) // 5
     verdicts = []
@@ -260,7 +260,7 @@ def judge(samples: list[Sample], *, warm_up: float, bounds: dict[str, float]) ->
         first, last = (statistics.median(getattr(s, figure) for s in part) for part in (warm[:fifth], warm[-fifth:]))
         growth = bounds.get(figure)
         verdicts.append(Verdict(figure, first, last, None if growth is None else first * (1 + growth)))
-    # The ledger keeps so many epochs, and those since the oldest snapshot; it is cleaned every few.
+    # The ledger keeps KEPT_EPOCHS and the epochs since the oldest snapshot, and is cleaned every few epochs.
     most = KEPT_EPOCHS + CYCLE
     verdicts.append(Verdict("ledger", warm[0].ledger, max(each.ledger for each in warm), most))
     return verdicts
@@ -279,8 +279,8 @@ def show(console: Console, verdicts: list[Verdict]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--seconds", type=int, default=SECONDS, help=f"how long; below {SHORT} the bounds are looser")
-    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    parser.add_argument("--seconds", type=int, default=SECONDS, help=f"duration; below {SHORT} the bounds are looser")
+    parser.add_argument("--json", action="store_true", help="print the results as one JSON object on the last line")
     asked = parser.parse_args()
     if not Path("/proc/self/statm").exists():
         raise SystemExit("this needs Linux: memory is read from /proc")

@@ -1,17 +1,17 @@
-"""The demo: an hour of traffic, its speeds in sliding windows, live and at once, beside Spark's own `window()`.
+"""The window race: mean speeds of an hour of traffic in sliding windows, raced against Spark's own `window()`.
 
-    from demos.windows import run
+    from demos.windows import run      # or: python -m demos.windows
 
     result = run(out=Path("out"))      # writes out/demo.html and, with matplotlib, out/demo.png
 
-It needs nothing but Python: the traffic is made up (`traffic`), the Spark is local (`anabranch.local.session`). The parts:
+The traffic is generated (`traffic`), and Spark runs locally. The steps:
 
-1. two million position reports are written as Parquet files;
-2. they are read as a stream, and the one-minute windows are drawn while they are delivered (`live`);
-3. they are read at once, windows of 1, 5 and 15 minutes sharing one set of panes; Spark's `window()` answers the same
-   question for a slice (`race`);
-4. the answers of the stream, the batch and Spark's `window()` are compared;
-5. tables (`tables`), a page (`page`) and a picture (`plots`) say what came out.
+1. Write two million position reports as Parquet files.
+2. Read them as a stream, and draw the one-minute windows as they are delivered (`live`).
+3. Read them as a batch, with windows of 1, 5 and 15 minutes that share one set of panes. Spark's `window()` runs the
+   same query on a slice (`race`).
+4. Compare the results of the stream, the batch and Spark's `window()`.
+5. Show tables (`tables`), and write a page (`page`) and a picture (`plots`).
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from demos.windows.traffic import SEGMENTS, Reports, Traffic, simulate, write_re
 __all__ = ["DemoResult", "run"]
 
 EPOCHS = 15
-"""How often the live part shows something new."""
+"""Epochs of the live part."""
 _FILES_PER_EPOCH = 4
-"""So that reading an epoch is work for several cores."""
+"""Several, so that several cores can read an epoch."""
 
 
 def run(
@@ -59,20 +59,20 @@ def run(
     """Run the demo.
 
     Args:
-        rows: how many position reports to make up.
-        seconds: about how long Spark's `window()` may take in the comparison: its slice is as large as that allows, but
-            at least a twentieth of the reports.
-        minutes: how much time the reports span.
+        rows: the number of position reports to generate.
+        seconds: roughly how long Spark's `window()` may take in the race. Its slice is as large as that allows, but at
+            least a twentieth of the reports.
+        minutes: the time that the reports span.
         seed: the same seed makes the same traffic.
-        out: where the page and the picture go; made if absent.
-        console: where to show it.
+        out: the folder for the page and the picture. Created if it does not exist.
+        console: where to print.
 
-    Whatever it writes elsewhere is temporary, and gone when it ends, on Ctrl-C too.
+    All other files are temporary and are deleted at the end, also after Ctrl-C.
     """
     if rows < 1 or minutes < 1 or seconds <= 0:
         raise InvalidArgumentError(
-            f"a demo of {rows} rows in {minutes} minutes, with {seconds} seconds for the comparison",
-            hint="each must be more than zero",
+            f"a demo of {rows} rows in {minutes} minutes, with {seconds} seconds for the race, has nothing to show",
+            hint="pass numbers greater than zero",
         )
     console = console or Console()
     began = time.perf_counter()
@@ -86,7 +86,7 @@ def run(
 
 
 def _make_traffic(folder: Path, rows: int, minutes: int, seed: int, console: Console) -> tuple[Traffic, Reports]:
-    with phase(console, "Making up traffic") as step:
+    with phase(console, "Generating traffic") as step:
         traffic = simulate(minutes, seed)
         reports = write_reports(traffic, folder, rows=rows, files=EPOCHS * _FILES_PER_EPOCH, seed=seed)
         step.done = (
@@ -98,16 +98,16 @@ def _make_traffic(folder: Path, rows: int, minutes: int, seed: int, console: Con
 
 @contextmanager
 def _session(console: Console) -> Iterator[SparkSession]:
-    """The Spark that runs already, or one for the demo alone."""
+    """The Spark that is already running, or a new one that stops with the demo."""
     active = SparkSession.getActiveSession()
     if active is not None:
         yield active
         return
     with phase(console, "Starting Spark") as step:
-        # Few parts: the exchanges are small, and an epoch of a stream pays for each part of its state.
-        # No log: what goes wrong is raised, and a job that Ctrl-C ends is no error to be told of.
+        # Few partitions: the exchanges are small, and an epoch of a stream pays for each partition of its state.
+        # No log: errors are raised, and a job that Ctrl-C cancels should not be reported as an error.
         spark = local_session(app_name="anabranch-demo", shuffle_partitions=4, config={"spark.log.level": "OFF"})
-        step.done = f"Spark {spark.version}, on this machine only"
+        step.done = f"Spark {spark.version}, local"
     logging.disable(logging.ERROR)  # py4j logs an interrupted call
     try:
         yield spark
@@ -132,7 +132,7 @@ def _ask(
     reports = spark.read.parquet(str(folder))
     with phase(console, "Warming up") as step:
         piece = warm_up(reports, written, work, seconds=seconds, note=step.note)
-        step.done = f"Warmed up: both sides have run once; Spark's window() gets a slice of {piece.rows:,} reports"
+        step.done = f"Warm-up: both sides have run once; Spark's window() gets a slice of {piece.rows:,} reports"
     with phase(console, "Racing") as step:
         found = race(reports, written, piece, work, note=step.note)
         step.done = (
@@ -165,7 +165,7 @@ def _verdict(agrees: bool) -> str:
 
 
 def _show(result: DemoResult, out: Path, console: Console) -> DemoResult:
-    """Tables, page and picture; the result knows afterwards where they are."""
+    """Print the tables, write the page and the picture, and return the result with their paths."""
     out.mkdir(parents=True, exist_ok=True)
     console.print()
     console.print(race_table(result))

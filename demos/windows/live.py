@@ -1,4 +1,4 @@
-"""The live part: the hour as a stream of files, its one-minute windows drawn as they are delivered."""
+"""The live part: the reports as a stream of files, and the one-minute windows drawn as they are delivered."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from demos.windows.terminal import Waterfall, clock
 from demos.windows.traffic import BEGIN, SEGMENTS
 
 LENGTH = LENGTHS[0]
-"""The window of the live part: the shortest shows most, and is complete soonest."""
+"""The window of the live part: the shortest shows the most detail, and is complete first."""
 
 _POLL_S = 0.1
 _BAR = 10
@@ -46,7 +46,7 @@ class Replay:
 
 @dataclass
 class _Screen:
-    """What is on the screen; the sink's thread and the main thread both write to it, each its own part."""
+    """The content of the screen. The sink's thread and the main thread write to different fields of it."""
 
     phase: Phase
     waterfall: Waterfall
@@ -63,7 +63,7 @@ class _Screen:
         return sum(len(table) for table in self.windows)
 
     def deliver(self, table: pa.Table) -> None:
-        """Called by the sink, once per epoch."""
+        """Add the windows of an epoch. The sink calls this once per epoch."""
         self.windows.append(table)
         fill(self.waterfall.cells, table, LENGTH)
         if len(table):
@@ -71,7 +71,7 @@ class _Screen:
             self.waterfall.reached = min(int(last // SLIDE_S), self.waterfall.cells.shape[1])
 
     def note(self, progress: Iterable[StreamingQueryProgress]) -> None:
-        """What Spark says of the epochs so far."""
+        """Update the counts from Spark's progress reports."""
         epochs = [p for p in progress if p.numInputRows]
         self.epochs = len(epochs)
         self.rows = sum(p.numInputRows for p in epochs)
@@ -96,13 +96,13 @@ class _Screen:
 def replay(
     spark: SparkSession, reports: Path, work: Path, *, rows: int, minutes: int, files_per_epoch: int, console: Console
 ) -> Replay:
-    """Read the files as a stream, a few per epoch, until there are no more; show what comes out.
+    """Read the files as a stream, a few per epoch, until there are no more, and show the results.
 
-    A stream delivers a window when it is complete: when the watermark has passed its end. Those that were still open
-    when the files ended are not delivered.
+    A stream delivers a window when it is complete, which means that the watermark has passed its end. Windows that are
+    still open when the files end are not delivered.
     """
     files = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", files_per_epoch).parquet(str(reports))
-    # The reports come in the order of time, so none has to be waited for.
+    # The reports come in the order of time, so the watermark needs no delay.
     speeds = flat(sliding_speeds(files, (LENGTH,), watermark="0 seconds").to_df())
     step = Phase("Streaming")
     screen = _Screen(step, Waterfall(np.full((SEGMENTS, columns(minutes)), np.nan)), rows)
@@ -113,7 +113,7 @@ def replay(
             windows.write.mode("overwrite").parquet(str(folder))
             screen.deliver(read(folder))
         except Exception as error:
-            # Spark searches a long message with a regular expression that overflows its stack; so it gets a short one.
+            # A long message overflows the stack of a regular expression in Spark, so raise a short one.
             screen.failure = error
             raise RuntimeError("the sink failed") from None
 
@@ -132,14 +132,14 @@ def replay(
     step.done = (
         f"Stream: {screen.rows:,} reports in {screen.epochs} epochs, {screen.delivered:,} windows of {LENGTH} "
         f"delivered as they became complete; "
-        f"{screen.null_times:,} reports without a time counted and set apart"
+        f"{screen.null_times:,} reports without a time counted and skipped"
     )
     finish(console, step)
     return Replay(screen.rows, screen.null_times, screen.epochs, step.seconds, pa.concat_tables(screen.windows))
 
 
 def _watch(query: StreamingQuery, screen: _Screen, console: Console) -> None:
-    """Keep the screen up to date until the stream ends. Where there is no screen, say nothing before the end."""
+    """Update the screen until the stream ends. Without a terminal, print nothing before the end."""
     seen = -1
     with Live(screen if console.is_terminal else Text(), console=console, refresh_per_second=8):
         while query.isActive:
@@ -148,5 +148,5 @@ def _watch(query: StreamingQuery, screen: _Screen, console: Console) -> None:
                 seen = last.batchId
                 screen.note(query.recentProgress)
             time.sleep(_POLL_S)
-        query.awaitTermination()  # Raises what the stream died of, if it did.
+        query.awaitTermination()  # raises the error of a failed stream
         screen.note(query.recentProgress)

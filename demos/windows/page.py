@@ -1,6 +1,6 @@
 """The page `demo.html`: one file that needs no network and no matplotlib.
 
-Heat maps are PNG images inside SVG drawings; the script at the end of the page only adds a cursor that reads them out.
+Heat maps are PNG images inside SVG drawings. The script at the end of the page adds a cursor that shows their values.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def write(result: DemoResult, path: Path) -> Path:
 
 
 def _values(result: DemoResult) -> dict[str, str]:
-    """What goes into the template."""
+    """The values for the template."""
     piece = result.race.slice
     minutes = result.traffic.minutes
     return {
@@ -92,7 +92,7 @@ def _verdict(agrees: bool) -> str:
 
 
 def _sight(result: DemoResult) -> str:
-    """What one sees, in the run's own numbers."""
+    """The text that explains the maps, with the numbers of this run."""
     half = columns(result.traffic.minutes) // 2
     places = [result.grid(length)[result.restless, half:] for length in LENGTHS]
     short_swing, long_swing = (f"{np.nanmin(p):.0f} and {np.nanmax(p):.0f} km/h" for p in (places[0], places[-1]))
@@ -100,11 +100,11 @@ def _sight(result: DemoResult) -> str:
         f"{clock(i.begin_s)} at km {i.segment * SEGMENT_KM:.1f} ({escape(i.what)})" for i in result.traffic.incidents
     )
     return (
-        "A dark road is free, a glowing one stands. Near the end of the road two streams of cars merge, and from there "
-        f"stop-and-go waves run upstream, against the traffic. Two accidents, {incidents}, each send a jam upstream "
-        f"that outlives its cause. In windows of {LENGTHS[0]} every wave is there; {LENGTHS[1]} blur them to one jam; "
-        f"{LENGTHS[2]} still show a jam when it is long gone. At km {result.restless * SEGMENT_KM:.2f} (◂), in the "
-        f"second half, the speed over {LENGTHS[0]} swings between {short_swing}, that over {LENGTHS[2]} between "
+        "Dark means free traffic, bright means a jam. Near the end of the road two streams of cars merge, and from "
+        f"there stop-and-go waves run upstream, against the traffic. Two accidents, {incidents}, each send a jam "
+        f"upstream that outlasts its cause. Windows of {LENGTHS[0]} show every wave, {LENGTHS[1]} blur them into one "
+        f"jam, and {LENGTHS[2]} still show a jam that is long gone. At km {result.restless * SEGMENT_KM:.2f} (◂), in the second "
+        f"half, the mean over {LENGTHS[0]} varies between {short_swing}, and the mean over {LENGTHS[2]} between "
         f"{long_swing}."
     )
 
@@ -161,7 +161,7 @@ def _time_ticks(minutes: int, y: float, left: float, width: float) -> Iterable[s
 
 
 def _scale(top: float, height: float) -> Iterable[str]:
-    """The colours, from free at the top to standing at the bottom."""
+    """The colour scale, from free at the top to standing at the bottom."""
     x = _WIDTH - 58
     image = _image(colours.to_bytes(np.linspace(FREE_SPEED, 0, 241)[:, None]))
     yield f'<image href="{image}" x="{x}" y="{top}" width="12" height="{height}" preserveAspectRatio="none"/>'
@@ -253,7 +253,7 @@ def _slow_rows(result: DemoResult) -> str:
 
 
 def _cursor(result: DemoResult) -> dict[str, object]:
-    """What the cursor reads: the speeds, and where the maps are."""
+    """The data for the cursor: the speeds, and the positions of the maps."""
     return {
         "lengths": LENGTHS,
         "cells": [base64.b64encode(colours.to_bytes(result.grid(length)).tobytes()).decode() for length in LENGTHS],

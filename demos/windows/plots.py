@@ -63,8 +63,8 @@ def _title(figure: Figure, result: DemoResult) -> None:
         0.055,
         0.948,
         f"{result.rows:,} position reports, {len(result.race.windows):,} windows, a new one every {SLIDE}. "
-        "Cars drive upwards; a jam glows, and wanders down, against the traffic.\n"
-        "Short windows show every stop-and-go wave, long ones only the jam, and that long after it is gone.",
+        "Cars drive upwards; a jam is bright and moves down, against the traffic.\n"
+        "Short windows show every stop-and-go wave; long ones show only the jam, even after it is gone.",
         fontsize=13,
         color=colours.FAINT,
         va="top",

@@ -1,6 +1,6 @@
-"""The demo's question, asked twice: once through Anabranch, once through Spark's own `window()`.
+"""The query of the demo, once with Anabranch and once with Spark's own `window()`.
 
-How fast is each segment, over the last minute, the last five and the last fifteen, every five seconds?
+Every five seconds: how fast is each segment, over the last minute, the last five and the last fifteen minutes?
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SLIDE = "5 seconds"
 SLIDE_S = micros(SLIDE) // 1_000_000
 
 SCHEMA = "time TIMESTAMP, car INT, seg INT, speed INT"
-"""Of the reports: a stream of files must be told what is in them."""
+"""The schema of the reports, which a stream of files needs."""
 
 RESULT = pa.schema(
     [
@@ -42,13 +42,13 @@ RESULT = pa.schema(
         ("fastest", pa.int32()),
     ]
 )
-"""Of the results, from either side: times in microseconds, so that they compare exactly."""
+"""The schema of the results of both sides. Times are in microseconds, so that they compare exactly."""
 
 
 def sliding_speeds(
     reports: DataFrame, lengths: Sequence[str] = LENGTHS, *, watermark: str | None = None
 ) -> ab.Aggregation:
-    """The question through Anabranch. All lengths share one set of panes."""
+    """The query with Anabranch. All lengths share one set of panes."""
     return (
         ab.stream(reports, time="time", watermark=watermark)
         .windows(*((length, SLIDE) for length in lengths))
@@ -58,7 +58,7 @@ def sliding_speeds(
 
 
 def spark_speeds(reports: DataFrame, length: str) -> DataFrame:
-    """The question through Spark's `window()`: each report is copied into every window that it is in."""
+    """The query with Spark's `window()`, which copies each report into every window that contains it."""
     return reports.groupBy("seg", F.window("time", length, SLIDE)).agg(
         F.count(F.lit(1)).alias("reports"),
         F.avg("speed").alias("speed"),
@@ -68,7 +68,7 @@ def spark_speeds(reports: DataFrame, length: str) -> DataFrame:
 
 
 def source() -> str:
-    """The query as it runs here, for the page."""
+    """The source of the query, for the page."""
     return f"LENGTHS = {LENGTHS}\nSLIDE = {SLIDE!r}\n\n\n{inspect.getsource(sliding_speeds)}"
 
 
@@ -80,7 +80,7 @@ def flat(windows: DataFrame) -> DataFrame:
 
 
 def read(folder: Path) -> pa.Table:
-    """Results that Spark wrote, in one order. How many there are depends on the query, not on the reports."""
+    """Read results that Spark wrote, sorted. Their number depends on the query, not on the reports."""
     table = ds.dataset(folder, schema=RESULT, format="parquet").to_table()
     return table.sort_by([("length_s", "ascending"), ("seg", "ascending"), ("end", "ascending")])
 
@@ -91,7 +91,7 @@ def seconds_of(length: str) -> int:
 
 
 def columns(minutes: int) -> int:
-    """How many slides there are in that time: the columns of a grid."""
+    """The number of slides in that time, which is the number of columns of a grid."""
     return minutes * 60 // SLIDE_S
 
 
@@ -107,6 +107,6 @@ def fill(cells: Grid, results: pa.Table, length: str) -> None:
     chosen = results.filter(ds.field("length_s") == seconds_of(length))
     begin = int(BEGIN.timestamp()) * 1_000_000
     column = (chosen["end"].to_numpy() - begin) // (SLIDE_S * 1_000_000) - 1
-    # A window may end after the last report, half empty; the picture ends with the reports.
+    # A window may end after the last report and be incomplete; the picture ends with the reports.
     inside = (column >= 0) & (column < cells.shape[1])
     cells[chosen["seg"].to_numpy()[inside], column[inside]] = chosen["speed"].to_numpy()[inside]

@@ -1,12 +1,12 @@
-"""The same question to Anabranch and to Spark's `window()`: how long each takes, and whether the answers are equal.
+"""The race: time the same query with Anabranch and with Spark's `window()`, and compare the results.
 
-Spark's `window()` copies a report into every window that it is in: 12, 60 and 180 times here. Over all reports that
-would take minutes, so it gets a slice: all reports of some segments, a twentieth of them all, or more if there is time.
-Rates are compared, and both also run over the very same slice. Whole segments, because then each window of the slice
-must be equal to one that Anabranch found among all reports.
+Spark's `window()` copies a report into every window that contains it: 12, 60 and 180 times here. Over all reports that
+would take minutes, so it gets a slice: all reports of some segments, a twentieth of all reports, or more if there is
+time. The race compares rates, and both sides also run over the same slice. The slice has whole segments, so each of its
+windows must be equal to one that Anabranch found in all reports.
 
-Each side has run once before it is timed: compiling is no part of the race. And for each window length both are timed
-one right after the other, since a machine is not equally fast at all times.
+Each side runs once before it is timed, so compiling does not count. For each window length one side is timed right
+after the other, because the speed of a machine varies over time.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from demos.windows.queries import LENGTHS, flat, read, seconds_of, sliding_speed
 from demos.windows.traffic import Reports
 
 _LEAST = 0.05
-"""Share of all reports that a slice must have: planning hundreds of copies takes Spark time, however few the rows."""
+"""The least share of all reports in a slice. With fewer rows, Spark's planning of the copies would dominate."""
 _GROWTH = 8
-"""How much larger than that the slice may become."""
+"""How many times larger the slice may become."""
 
 Note = Callable[[str], None]
-"""Called with what is being done, for the progress line."""
+"""Called with the current step, for the progress line."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """So many rows in so many seconds."""
+    """The rows of a run, and its seconds."""
 
     rows: int
     seconds: float
@@ -71,15 +71,15 @@ class Slice:
 
 @dataclass(frozen=True)
 class Race:
-    """How it went."""
+    """The results of the race."""
 
     lanes: tuple[Lane, ...]
     """One per window length."""
     together: Lane
-    """All window lengths: one query here, one after the other there."""
+    """All window lengths: one query for Anabranch, one query after the other for Spark."""
     slice: Slice
     ours_on_slice: Timing
-    """All window lengths, as one query; Spark's time for the slice is that of `together`."""
+    """All window lengths as one query. Spark's time for the slice is that of `together`."""
     windows: pa.Table
     """Anabranch's windows of all reports."""
     spark_windows: pa.Table
@@ -89,7 +89,7 @@ class Race:
 
     @property
     def agree(self) -> bool:
-        """Whether Spark's windows are those of Anabranch, to the last bit."""
+        """Whether Spark's windows are equal to those of Anabranch, to the last bit."""
         return equal(self.spark_windows, self.windows, self.slice.segments)
 
 
@@ -102,7 +102,7 @@ def warm_up(reports: DataFrame, written: Reports, work: Path, *, seconds: float,
     for length in LENGTHS:
         note(f"Warming up: Spark's window() over {piece.rows:,} reports, windows of {length}")
         _run_spark(reports.sparkSession.read.parquet(str(piece.folder)), work / "spark", piece.rows, length)
-    # It compiled as well, so it will be faster than this.
+    # This run includes compiling, so the race will be faster.
     growth = min(_GROWTH, seconds / (time.perf_counter() - began))
     return cut(reports, written, math.floor(growth * piece.rows), work / "larger-slice") if growth >= 2 else piece
 
@@ -135,9 +135,9 @@ def race(reports: DataFrame, written: Reports, piece: Slice, work: Path, *, note
 
 
 def cut(reports: DataFrame, written: Reports, rows: int, folder: Path) -> Slice:
-    """A slice of about that many rows, as Parquet of its own, so that reading it costs only what it holds.
+    """Write a slice of about that many rows as Parquet files, so that reading it does not read the other rows.
 
-    Segments from all along the road: every seventh, then those beside them, as long as they fit.
+    It takes segments from all parts of the road: every seventh, then their neighbours, as long as they fit.
     """
     order = [segment for first in range(7) for segment in range(first, len(written.per_segment), 7)]
     chosen: list[int] = []
@@ -153,13 +153,13 @@ def cut(reports: DataFrame, written: Reports, rows: int, folder: Path) -> Slice:
 
 
 def equal(theirs: pa.Table, ours: pa.Table, segments: Sequence[int]) -> bool:
-    """Whether these are the same windows with the same numbers, to the last bit."""
+    """Whether both have the same windows with the same values, to the last bit."""
     mine = ours.filter(pc.is_in(ours["seg"], pa.array(segments, pa.int32())))
     return bool(mine.combine_chunks().equals(theirs.combine_chunks()))
 
 
 def equal_stream(streamed: pa.Table, ours: pa.Table, length: str) -> bool:
-    """Whether the stream delivered what the batch did, up to its last complete window."""
+    """Whether the stream delivered the same windows as the batch, up to its last complete window."""
     until = pc.max(streamed["end"])
     same = ours.filter(pc.and_(pc.equal(ours["length_s"], seconds_of(length)), pc.less_equal(ours["end"], until)))
     order = [("length_s", "ascending"), ("seg", "ascending"), ("end", "ascending")]
@@ -173,17 +173,17 @@ def _run_ours(
     lengths: Sequence[str] = LENGTHS,
     observation: Observation | None = None,
 ) -> Timing:
-    """Anabranch: all these window lengths by one query."""
+    """Time Anabranch: one query for all these window lengths."""
     return _timed(sliding_speeds(reports, lengths).to_df(observation=observation), folder, rows)
 
 
 def _run_spark(reports: DataFrame, folder: Path, rows: int, length: str) -> Timing:
-    """Spark's `window()`: one window length."""
+    """Time Spark's `window()`: one window length."""
     return _timed(spark_speeds(reports, length), folder / str(seconds_of(length)), rows)
 
 
 def _timed(windows: DataFrame, folder: Path, rows: int) -> Timing:
-    """Write the windows, and say how long that took."""
+    """Time how long it takes to write the windows."""
     began = time.perf_counter()
     flat(windows).write.mode("overwrite").parquet(str(folder))
     return Timing(rows, time.perf_counter() - began)

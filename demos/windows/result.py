@@ -1,4 +1,4 @@
-"""What a run of the demo found: everything that the tables, the page and the picture show."""
+"""The result of a run: everything that the tables, the page and the picture show."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from demos.windows.traffic import BEGIN, SEGMENT_KM, Reports, Traffic
 
 @dataclass(frozen=True)
 class SlowSegment:
-    """A segment at the end of the hour, its mean speed over each window length."""
+    """A segment, with its mean speed over each window length at the end."""
 
     segment: int
     speeds: tuple[float, ...]
@@ -31,7 +31,7 @@ class SlowSegment:
 class DemoResult:
     """The numbers of one run.
 
-    `agree` says that all windows were equal: those of Spark's `window()` on its slice, and those of the stream.
+    `agree` is true if all windows are equal: those of Spark's `window()` on its slice, and those of the stream.
     """
 
     traffic: Traffic = field(repr=False)
@@ -42,10 +42,10 @@ class DemoResult:
     stream_agrees: bool
     explanation: str = field(repr=False)
     seconds: float
-    """What the run took, up to the last result."""
+    """Duration of the run, up to the last result."""
     page: Path
     picture: Path | None
-    """Absent without matplotlib."""
+    """None without matplotlib."""
 
     _grids: dict[str, Grid] = field(default_factory=dict, repr=False, compare=False)
 
@@ -65,7 +65,7 @@ class DemoResult:
 
     @property
     def restless(self) -> int:
-        """The segment whose speed changes most from minute to minute: there the window length matters most."""
+        """The segment whose speed changes most from minute to minute, where the window length matters most."""
         speeds = self.grid(LENGTHS[0])
         known = np.isfinite(speeds).mean(axis=1) > 0.9
         spread = np.nanstd(np.nan_to_num(np.diff(speeds[:, :: 60 // SLIDE_S], axis=1)), axis=1)

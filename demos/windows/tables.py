@@ -12,12 +12,12 @@ from demos.windows.terminal import clock
 
 
 def rate(timing: Timing) -> str:
-    """Reports per second, in three digits."""
+    """Reports per second, with three digits."""
     return f"{short(timing.rate)}/s"
 
 
 def short(number: float) -> str:
-    """A number in three digits: 12.3 k, 1.23 M."""
+    """A number with three digits: 12.3 k, 1.23 M."""
     for limit, unit in ((1e6, " M"), (1e3, " k")):
         if number >= limit:
             return f"{_digits(number / limit)}{unit}"
@@ -25,7 +25,7 @@ def short(number: float) -> str:
 
 
 def times(ratio: float) -> str:
-    """How many times faster."""
+    """A ratio as text: 12.3 ×."""
     return f"{_digits(ratio)} ×"
 
 
@@ -34,11 +34,11 @@ def _digits(number: float) -> str:
 
 
 def race_table(result: DemoResult) -> Table:
-    """A row per window length: both sides' times and rates."""
+    """The times and rates of both sides, a row per window length."""
     piece = result.race.slice
     table = Table(
         box=box.SIMPLE_HEAD,
-        title=f"Sliding speeds, every {SLIDE}",
+        title=f"Mean speeds in sliding windows, every {SLIDE}",
         title_style="bold",
         title_justify="left",
         caption=(
@@ -67,7 +67,7 @@ def race_table(result: DemoResult) -> Table:
 
 
 def slowest_table(result: DemoResult) -> Table:
-    """Where it is slowest at the end."""
+    """The slowest segments at the end."""
     table = Table(
         box=box.SIMPLE_HEAD,
         title=f"Slowest segments at {clock(result.traffic.minutes * 60)}, mean km/h over the last ...",

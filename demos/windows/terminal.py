@@ -1,4 +1,4 @@
-"""What the demo shows in a terminal: phases, the waterfall of speeds, the tables."""
+"""The waterfall of speeds in the terminal."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from demos.windows.traffic import BEGIN, FREE_SPEED, SEGMENTS
 
 _PALETTE = palette()
 _CLOCK = 6
-"""Characters of the time at the left of a waterfall, and a blank."""
+"""Width of the time at the left of a waterfall, with a blank."""
 
 
 def clock(seconds: float) -> str:
-    """The time of day, that many seconds after the reports began."""
+    """The time of day, that many seconds after the first report."""
     return f"{BEGIN + timedelta(seconds=seconds):%H:%M}"
 
 
@@ -35,7 +35,7 @@ class Waterfall:
 
     cells: Grid
     reached: int = 0
-    """How many columns of the grid are known."""
+    """The number of columns of the grid that are known."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         lines = max(4, min(30, options.size.height - 8))
@@ -47,7 +47,7 @@ class Waterfall:
             yield self._line(upper, lower, width)
 
     def _step(self, lines: int) -> int:
-        """Slides from one moment to the next: a whole number of minutes, so that all lines fit."""
+        """Slides from one moment to the next: a whole number of minutes, such that all lines fit."""
         minute = 60 // SLIDE_S
         minutes: int = max(1, self.cells.shape[1] // minute)
         return minute * -(-minutes // (2 * lines))
@@ -73,7 +73,7 @@ class Waterfall:
 
 
 def _binned(speeds: Grid, width: int) -> Grid:
-    """As many values as there are characters."""
+    """Reduce the values to one per character."""
     if width >= SEGMENTS:
         return speeds
     with warnings.catch_warnings():

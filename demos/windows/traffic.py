@@ -1,8 +1,8 @@
-"""A morning on an expressway: the traffic, and the position reports that its cars send.
+"""A morning on an expressway: simulated traffic, and the position reports of its cars.
 
-The road is 25 km long, in 100 segments of 250 m; cars drive from segment 0 to segment 99. Traffic flows by the
-kinematic wave model with a triangular diagram, solved on cumulative counts as Newell did it: what can leave a segment
-entered it one free travel time ago; what can enter it has room since a gap from its far end travelled back through it.
+The road is 25 km long, in 100 segments of 250 m. Cars drive from segment 0 to segment 99. Traffic follows the kinematic
+wave model with a triangular diagram, solved on cumulative counts by Newell's method: the cars that can leave a segment
+entered it one free travel time ago, and cars can enter when a gap from the far end has travelled back through it.
 
     flow ▲    _ capacity                 free: cars drive at FREE_SPEED, waves run downstream with them
          │   /  `-_                      jam:  waves run upstream at WAVE_SPEED, whatever the cars do
@@ -10,11 +10,11 @@ entered it one free travel time ago; what can enter it has room since a gap from
          │ /            `-_
          └─────────────────`──▶ density
 
-Both travel times are whole numbers of steps, so no wave is smeared by the arithmetic: an accident leaves a sharp wedge
-that wanders upstream, and a merge whose capacity trembles sends out stop-and-go waves. That makes a good picture for
-sliding windows, since a window must be shorter than a wave to show it.
+Both travel times are whole numbers of steps, so the arithmetic does not blur waves. An accident leaves a sharp wedge
+that moves upstream, and a merge with a varying capacity sends out stop-and-go waves. A window must be shorter than a
+wave to show it, which makes good pictures for sliding windows.
 
-Everything comes from the seed: the same seed gives the same files.
+The same seed gives the same files.
 """
 
 from __future__ import annotations
@@ -38,47 +38,47 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 SEGMENTS = 100
 SEGMENT_KM = 0.25
 BEGIN = datetime(2026, 3, 2, 7, 0, tzinfo=UTC)
-"""When the reports begin. A Monday."""
+"""The time of the first report, a Monday."""
 
 FREE_SPEED, WAVE_SPEED = TOP, 20.0
 """km/h of cars on an empty road, which is the dark end of the colour scale, and of waves through a jam."""
 JAM_DENSITY = 420.0
-"""Cars per km that stand, on three lanes."""
+"""Cars per km in standing traffic, on three lanes."""
 
 STEP_S = 2.5
-"""Seconds per step of the model: a free car needs 3 for a segment, a wave 18."""
+"""Seconds per step of the model: a free car takes 3 steps for a segment, a wave 18."""
 _FREE_STEPS = round(SEGMENT_KM / FREE_SPEED * 3600 / STEP_S)
 _WAVE_STEPS = round(SEGMENT_KM / WAVE_SPEED * 3600 / STEP_S)
 _BEST_DENSITY = JAM_DENSITY * WAVE_SPEED / (FREE_SPEED + WAVE_SPEED)
 _CAPACITY = _BEST_DENSITY * FREE_SPEED / 3600 * STEP_S
-"""Cars per step that a segment lets through at best."""
+"""The most cars that can pass a segment in a step."""
 _WARM_UP_S = 900
 """The road starts empty; a car crosses it in 750 s."""
 
 MERGE = 92
-"""The segment where two roads merge, whose capacity trembles."""
+"""The segment where two roads merge, with a varying capacity."""
 CITY = 78
 """The segment nearest to the city, where most cars with a transmitter are."""
 
 NULL_TIMES = 1e-4
-"""Share of the reports whose clock was broken: they have no time."""
+"""Share of the reports that have no time, because of a broken clock."""
 
 
 @dataclass(frozen=True)
 class Incident:
-    """Something that blocks a segment for a while; seconds since the reports began."""
+    """An incident that blocks a segment for a while, in seconds since the first report."""
 
     what: str
     segment: int
     begin_s: float
     end_s: float
     open_share: float
-    """How much of the capacity is left."""
+    """The share of the capacity that is left."""
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """What truly happened: density (cars/km) and speed (km/h) by step and segment."""
+    """The simulated traffic: density (cars/km) and speed (km/h) by step and segment."""
 
     minutes: int
     density: Floats
@@ -88,7 +88,7 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Reports:
-    """What was written: how many reports, those without a time among them, and how many each segment sent."""
+    """The written reports: their number, the number without a time, and the number of each segment."""
 
     rows: int
     null_times: int
@@ -97,12 +97,12 @@ class Reports:
 
     @property
     def skew(self) -> float:
-        """Reports of the busiest segment, in those of the median one."""
+        """Reports of the busiest segment over those of the median one."""
         return float(self.per_segment.max() / max(1.0, float(np.median(self.per_segment))))
 
 
 def simulate(minutes: int, seed: int) -> Traffic:
-    """The traffic of that many minutes, with two accidents and a trembling merge."""
+    """The traffic of that many minutes, with two accidents and a merge of varying capacity."""
     random = np.random.default_rng(seed)
     incidents = _incidents(minutes, random)
     steps = int((minutes * 60 + _WARM_UP_S) / STEP_S)
@@ -115,8 +115,8 @@ def simulate(minutes: int, seed: int) -> Traffic:
 def write_reports(traffic: Traffic, folder: Path, *, rows: int, files: int, seed: int) -> Reports:
     """Sample position reports from the traffic and write them as Parquet, in the order of time.
 
-    Columns: `time`, `car`, `seg`, `speed` (whole km/h, so that sums are exact). Files carry rising modification times,
-    because that is the order in which Spark's file stream takes them.
+    Columns: `time`, `car`, `seg`, `speed` (whole km/h, so that sums are exact). Files get increasing modification
+    times, because Spark's file stream reads them in that order.
     """
     folder.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng([seed, 1])
@@ -145,7 +145,7 @@ def _incidents(minutes: int, random: np.random.Generator) -> tuple[Incident, ...
 
 
 def _rush(seconds: Floats, minutes: int) -> Floats:
-    """Demand from 0 to 1: the rush has its peak a little before the middle."""
+    """Demand from 0 to 1, with its peak a little before the middle."""
     result: Floats = np.exp(-(((seconds / 60 / minutes) - 0.42) ** 2) / (2 * 0.30**2))
     return result
 
@@ -153,7 +153,7 @@ def _rush(seconds: Floats, minutes: int) -> Floats:
 def _capacities(seconds: Floats, minutes: int, incidents: tuple[Incident, ...], random: np.random.Generator) -> Floats:
     """Cars per step that may leave each segment, by step."""
     capacity = np.full((len(seconds), SEGMENTS), _CAPACITY)
-    # At the merge drivers give way in turns. The turns drift, so that no two waves are alike.
+    # At the merge, drivers give way in turns. The turns drift, so that no two waves are the same.
     drift = np.cumsum(random.normal(0.0, 0.07, len(seconds)))
     turns = np.sin(2 * np.pi * seconds / 290 + drift)
     capacity[:, MERGE] *= np.where(seconds > 0.03 * minutes * 60, 0.56 + 0.36 * turns, 1.0)
@@ -188,7 +188,7 @@ def _flow(capacity: Floats, rush: Floats) -> Floats:
 
 
 def _speed(density: Floats) -> Floats:
-    """Mean speed at that density; on the free branch drivers are a little slower in company."""
+    """Mean speed at that density. In free traffic, drivers slow down a little as density grows."""
     free = FREE_SPEED * (1 - 0.12 * np.minimum(density / _BEST_DENSITY, 1.0))
     jam = WAVE_SPEED * (JAM_DENSITY / np.maximum(density, 1.0) - 1.0)
     result: Floats = np.clip(np.minimum(free, jam), 2.0, None)
@@ -196,7 +196,7 @@ def _speed(density: Floats) -> Floats:
 
 
 def _transmitters() -> Floats:
-    """The share of cars that report, falling with the distance from the city like a Zipf law: that is the skew."""
+    """The share of cars that report. It falls with the distance from the city by Zipf's law, which makes the skew."""
     distance = np.abs(np.arange(SEGMENTS) - CITY)
     result: Floats = (1 + distance / 5) ** -0.9
     return result
