@@ -103,9 +103,9 @@ def _sight(result: DemoResult) -> str:
         "Dark means free traffic, bright means a jam. Near the end of the road two streams of cars merge, and from "
         f"there stop-and-go waves run upstream, against the traffic. Two accidents, {incidents}, each send a jam "
         f"upstream that outlasts its cause. Windows of {LENGTHS[0]} show every wave, {LENGTHS[1]} blur them into one "
-        f"jam, and {LENGTHS[2]} still show a jam that is long gone. At km {result.restless * SEGMENT_KM:.2f} (◂), in the second "
-        f"half, the mean over {LENGTHS[0]} varies between {short_swing}, and the mean over {LENGTHS[2]} between "
-        f"{long_swing}."
+        f"jam, and {LENGTHS[2]} still show a jam that is long gone. At km {result.restless * SEGMENT_KM:.2f} (◂), in "
+        f"the second half, the mean over {LENGTHS[0]} varies between {short_swing}, and the mean over {LENGTHS[2]} "
+        f"between {long_swing}."
     )
 
 
