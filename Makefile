@@ -22,7 +22,7 @@ MINUTES ?= 10
 PROCESSES ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-windows rate test test-slow test-zone lint format chaos fuzz bench-windows bench-first bench-split bench-epochs bench-join bench-partitioners bench-shedding experiments soak clean
+.PHONY: help setup demo demo-windows rate test test-slow test-zone lint format chaos fuzz bench-windows bench-first bench-split bench-epochs bench-join bench-partitioners bench-shedding evidence soak clean
 
 help: ## Show this help
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -59,8 +59,8 @@ $(STAMP): pyproject.toml
 demo: setup ## See it work: Linear Road, live and checked, and a page in out/
 	@$(BIN)/anabranch demo
 
-demo-windows: setup ## Three sliding windows at once over traffic, beside Spark's own, and a page in out/
-	@$(BIN)/anabranch demo-windows
+demo-windows: setup ## Three sliding windows over traffic, raced against Spark's window(), and a page in out/
+	@$(BIN)/python -m demos.windows
 
 rate: setup ## How many expressways of Linear Road does this machine hold? (half an hour, some ten GB)
 	@$(BIN)/anabranch linearroad rate
@@ -89,36 +89,35 @@ chaos: setup ## Kill things at random, and compare what comes out
 fuzz: setup ## Random queries against an independent oracle (SEED=0 MINUTES=10)
 	@$(BIN)/python -m tests.fuzz --seed $(SEED) --minutes $(MINUTES)
 
-bench-windows: setup ## Compare sliding windows with Spark's own, side by side
-	@$(BIN)/anabranch bench windows
+bench-windows: setup ## Compare sliding windows with Spark's window()
+	@$(BIN)/python -m benchmarks windows
 
-bench-first: setup ## How long a new process takes to its first result, beside plain Spark
-	@$(BIN)/anabranch bench first
+bench-first: setup ## Time a new process to its first result, against plain Spark
+	@$(BIN)/python -m benchmarks first
 
-bench-split: setup ## Compare splitting over blocks with rows and with a bare exchange
-	@$(BIN)/anabranch bench split
+bench-split: setup ## Compare splitting over blocks with splitting over rows and with a bare exchange
+	@$(BIN)/python -m benchmarks split
 
-bench-epochs: setup ## Compare epochs with bare micro-batches, and their aggregates with Spark's
-	@$(BIN)/anabranch bench epochs
+bench-epochs: setup ## Compare epochs with bare micro-batches, and streaming aggregates with Spark's
+	@$(BIN)/python -m benchmarks epochs
 
-bench-join: setup ## Compare joins of streams with Spark's, and what each mechanism of paper 2 gains; about an hour
-	@$(BIN)/anabranch bench join
+bench-join: setup ## Compare joins of streams with Spark's, and what each mechanism gains (about an hour)
+	@$(BIN)/python -m benchmarks join
 
-bench-partitioners: setup ## Compare policies for which worker gets which key, on the workloads of paper 3
-	@$(BIN)/anabranch bench partitioners
+bench-partitioners: setup ## Compare policies that choose which worker gets which key
+	@$(BIN)/python -m benchmarks partitioners
 
-bench-shedding: setup ## Overload on purpose: latency and what is delivered at 1.25 to 3 times the capacity; 40 minutes
-	@$(BIN)/anabranch bench shedding
+bench-shedding: setup ## Overload a query: latency and delivered windows at 1.25 to 3 times its capacity (40 minutes)
+	@$(BIN)/python -m benchmarks shedding
 
-experiments: setup ## Measure the papers' figures and tables again
-	@for experiment in experiments/paper*.py; do \
-	  [ -e "$$experiment" ] || { echo "no experiments yet"; break; }; \
-	  echo "== $$experiment"; \
-	  $(BIN)/python "$$experiment" || exit 1; \
+evidence: setup ## Measure the figures and tables of the papers again (docs/papers.md); takes hours
+	@for script in evidence/paper*.py; do \
+	  echo "== $$script"; \
+	  $(BIN)/python "$$script" || exit 1; \
 	done
 
-soak: setup ## Ten minutes at full rate: does anything grow that should not?
-	@$(BIN)/python experiments/soak.py
+soak: setup ## Run ten minutes at full rate and check that memory and files do not grow
+	@$(BIN)/python evidence/soak.py
 
 clean: ## Remove .venv, results and caches
 	@rm -rf $(VENV) out build dist spark-warehouse metastore_db derby.log .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -12,9 +12,10 @@ PACKAGE = Path(__file__).resolve().parents[2] / "src" / "anabranch"
 
 SPARK_INTERNALS = {"_jvm", "_jdf", "_jsparkSession", "_jsc", "_sc", "rdd", "sparkContext"}
 PICKLERS = {"pickle", "cloudpickle", "dill"}
-TALKATIVE = {"cli", "demo", "bench"}  # modules, or packages, of the command; the rest returns values
+TALKATIVE = {"cli"}  # the command prints; the rest returns values
 BUILDS_SESSIONS = {"local"}
-DECIDES_TYPES = {"spark", "bench"}  # `spark.arrow` does, for the library; a benchmark may measure Spark as it is
+DECIDES_TYPES = {"spark"}  # `spark.arrow` does, for the whole library
+OUTSIDE_THE_WHEEL = {"benchmarks", "evidence", "demos", "tests", "examples"}
 
 
 def violations(source: str, module: str) -> Iterator[str]:
@@ -45,6 +46,9 @@ def _violations_of(node: ast.AST, module: str) -> Iterator[str]:
             parts = {part for alias in names for part in f"{origin}.{alias.name}".split(".")}
             for name in sorted(parts & PICKLERS):
                 yield f"`{name}`: state and blocks are Arrow or plain numpy"
+            tops = {origin.split(".")[0]} if origin else {alias.name.split(".")[0] for alias in names}
+            for name in sorted(tops & OUTSIDE_THE_WHEEL):
+                yield f"`{name}` is not part of the installed package"
 
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
@@ -72,6 +76,8 @@ def test_source_keeps_the_rules(path: Path) -> None:
         "to_arrow_schema(df.schema, timezone='UTC')",
         "F.col('__ab_pane')",
         "name = f'__ab_k{number}'",
+        "from benchmarks.data import Events",
+        "import demos.windows",
     ],
 )
 def test_checker_sees(source: str) -> None:

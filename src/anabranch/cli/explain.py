@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import anabranch as ab
-from anabranch.bench.data import Events, write_parts
+from anabranch.cli.sample_events import write_sample_events
 from anabranch.errors import InvalidArgumentError
 from anabranch.local.session import local_session
 
@@ -45,8 +45,7 @@ def explain_file(
     parsed = {_name(text): _parse(text) for text in aggregates}
     with tempfile.TemporaryDirectory(prefix="anabranch-explain-") as folder:
         if file is None:
-            events = Events(seconds=60, rate=1_000, keys=50, every_key=False)
-            path, by = write_parts(events.table(), Path(folder), 2), list(keys or ["key"])
+            path, by = write_sample_events(Path(folder)), list(keys or ["key"])
         elif not file.exists():
             raise InvalidArgumentError(f"there is no file {file}", hint="name a Parquet file or folder")
         else:

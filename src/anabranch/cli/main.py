@@ -21,8 +21,6 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-bench_app = typer.Typer(help="Side by side with Spark: one run, the same data, ratios.", no_args_is_help=True)
-app.add_typer(bench_app, name="bench")
 app.add_typer(linear_road_app, name="linearroad")
 
 
@@ -74,20 +72,6 @@ def demo(
 
     result = run(out=out, expressways=expressways, minutes=minutes, console=Console())
     raise typer.Exit(0 if result.right else 1)
-
-
-@app.command("demo-windows")
-def demo_windows(
-    rows: Annotated[int, typer.Option(min=10_000, help="Position reports to generate.")] = 2_000_000,
-    out: Annotated[Path, typer.Option(help="Folder for the page and the picture.")] = Path("out"),
-) -> None:
-    """Traffic on an expressway: speeds over three sliding windows at once, beside Spark's window().
-
-    Generates position reports, runs the query on a Spark inside this process, and leaves a page to look at.
-    """
-    from anabranch.demo import run
-
-    run(rows=rows, out=out, console=Console())
 
 
 @app.command()
@@ -211,120 +195,6 @@ def repair(
         lines = found.condition().describe()
     for line in lines:
         console.print(line, markup=False)
-
-
-@bench_app.command("windows")
-def bench_windows(
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")] = False,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="A tenth of the data, once: checks results, not figures.")
-    ] = False,
-) -> None:
-    """Sliding windows: Spark's window(), our window, batch and pane strategies, and the tumbling floor.
-
-    Compares all results first. Takes about ten minutes on two cores; with --quick one or two.
-    """
-    from anabranch.bench import windows
-
-    windows.run(quick=quick, as_json=json, console=Console())
-
-
-@bench_app.command("first")
-def bench_first(
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Each once: checks that it runs, no figures.")] = False,
-) -> None:
-    """The first result of a new process: seconds from its start, with an empty and a full cache, beside plain Spark.
-
-    Takes about five minutes on two cores.
-    """
-    from anabranch.bench import first
-
-    first.run(quick=quick, as_json=json, console=Console())
-
-
-@bench_app.command("split")
-def bench_split(
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")] = False,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="A twentieth of the data, once: checks results, not figures.")
-    ] = False,
-) -> None:
-    """Splitting a stream: over blocks, over rows, and the bare exchange as the ceiling; tuned number of splitters.
-
-    Compares all results first. Takes about two minutes on two cores.
-    """
-    from anabranch.bench import split
-
-    split.run(quick=quick, as_json=json, console=Console())
-
-
-@bench_app.command("epochs")
-def bench_epochs(
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Few epochs: checks results, not figures.")] = False,
-) -> None:
-    """The epoch runtime: what an epoch costs beside a bare micro-batch, and its aggregates against Spark's window().
-
-    Compares all results first. Takes about three minutes on two cores.
-    """
-    from anabranch.bench import epochs
-
-    epochs.run(quick=quick, as_json=json, console=Console())
-
-
-@bench_app.command("partitioners")
-def bench_partitioners(
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")] = False,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="A few small windows, once: checks results, not figures.")
-    ] = False,
-) -> None:
-    """Key partitioners: how even, how much to combine, what partitioning costs, and the latency of windows on Spark.
-
-    Compares all results first. Takes about fifteen minutes on two cores; with --quick about one.
-    """
-    from anabranch.bench import partitioners
-
-    partitioners.run(quick=quick, as_json=json, console=Console())
-
-
-@bench_app.command("join")
-def bench_join(
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")] = False,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Short windows, low rates, once: checks results, not figures.")
-    ] = False,
-    part: Annotated[
-        list[str] | None, typer.Option(help="Only this part: few, paper, tuning, recovery or ticks. May be repeated.")
-    ] = None,
-) -> None:
-    """Windowed joins: the highest rates that ours and Spark's sustain, fine tuning, a slow worker, trades and quotes.
-
-    Fills windows of ten minutes again and again: takes about an hour on two cores; with --quick some minutes.
-    """
-    from anabranch.bench import join
-
-    join.run(quick=quick, as_json=json, console=Console(), parts=part or ())
-
-
-@bench_app.command("shedding")
-def bench_shedding(
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")] = False,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Short runs, at twice the capacity only: checks that it runs, no figures.")
-    ] = False,
-    part: Annotated[
-        list[str] | None, typer.Option(help="Only this part: load, nested or overhead. May be repeated.")
-    ] = None,
-) -> None:
-    """Load shedding: a live stream at up to three times what a query can do, where to drop, and what it costs.
-
-    Runs by the clock: takes about half an hour on two cores; with --quick some minutes.
-    """
-    from anabranch.bench import shedding
-
-    shedding.run(quick=quick, as_json=json, console=Console(), parts=part or ())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A local Spark for the command, the demo, the tests and the experiments.
+"""A local Spark for the command, the demos, the tests and the benchmarks.
 
 Library code never builds a session: it takes the one of the DataFrame it is given. This module is the one exception,
 for those who have no DataFrame yet:

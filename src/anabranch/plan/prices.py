@@ -1,7 +1,7 @@
 """What a strategy costs: prices for the planner, and paper 1's model of the batch size.
 
 **Prices** are per input row, in row touches: 1 is one row through one of Spark's hash aggregations. Only ratios matter.
-The unit costs were taken from `anabranch bench windows` and can be replaced (`UnitCosts`) where another machine or
+The unit costs were taken from `python -m benchmarks windows` and can be replaced (`UnitCosts`) where another machine or
 another aggregate differs.
 
 | strategy | price per row |

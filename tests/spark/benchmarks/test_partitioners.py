@@ -13,11 +13,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from rich.console import Console
 
-from anabranch.bench import partitioner_latency as on_spark
-from anabranch.bench import partitioner_runs as runs
-from anabranch.bench import partitioners
-from anabranch.bench.windows import ResultsDifferError
-from anabranch.bench.workloads import Workload
+from benchmarks import partitioner_latency as on_spark
+from benchmarks import partitioner_runs as runs
+from benchmarks import partitioners
+from benchmarks.windows import ResultsDifferError
+from benchmarks.workloads import Workload
 
 
 @pytest.mark.slow

@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 import anabranch as ab
-from anabranch.bench import epochs, shedding, shedding_loads, shedding_runs, split
 from anabranch.errors import AnabranchError
+from benchmarks import epochs, shedding, shedding_loads, shedding_runs, split
 
 pytestmark = pytest.mark.slow
 

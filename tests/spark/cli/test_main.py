@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from rich.console import Console
 from typer.testing import CliRunner
 
 from anabranch import __version__
-from anabranch.bench.report import Measured, print_json, show, show_ratios
 from anabranch.cli import main
 
 
@@ -31,10 +28,8 @@ def test_version() -> None:
     [
         ["--help"],
         ["demo", "--help"],
-        ["demo-windows", "--help"],
         ["linearroad", "rate", "--help"],
         ["explain", "--help"],
-        ["bench", "windows", "--help"],
     ],
 )
 def test_help_teaches(command: list[str]) -> None:
@@ -84,27 +79,3 @@ def test_errors_are_for_people(
     assert end.value.code == 1
     assert message in shown and hint in shown
     assert "Traceback" not in shown
-
-
-def test_a_benchmark_prints_a_table_and_json_last(capsys: pytest.CaptureFixture[str]) -> None:
-    measured = [
-        Measured("pane", "size 100 s", rows=1000, seconds=0.5, delivered=200),
-        Measured("window", "size 1 s", 10, 2.0),
-    ]
-    console = Console(width=120)
-    show(console, "dense", measured)
-    show_ratios(console, {"speedup": 400.0}, {"speedup": 20.0})
-    print_json({"speedup": 400.0}, {"dense": measured}, quick=True)
-    lines = capsys.readouterr().out.splitlines()
-    assert any("2,000" in line and "400" in line for line in lines)  # rows/s and delivered/s
-    last = json.loads(lines[-1])
-    assert last["speedup"] == 400.0 and last["quick"] is True
-    assert last["table"][0] == {
-        "data": "dense",
-        "name": "pane",
-        "setting": "size 100 s",
-        "rows": 1000,
-        "seconds": 0.5,
-        "rows_per_second": 2000,
-        "delivered_per_second": 400,
-    }

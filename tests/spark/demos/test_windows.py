@@ -17,15 +17,14 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from anabranch import demo
-from anabranch.demo import plots
-from anabranch.demo.colours import HALVES, to_bytes
-from anabranch.demo.page import png
-from anabranch.demo.queries import LENGTHS, SLIDE, flat, grid, read, seconds_of, spark_speeds
-from anabranch.demo.race import equal
-from anabranch.demo.terminal import Waterfall
-from anabranch.demo.traffic import FREE_SPEED, SEGMENTS, simulate, write_reports
 from anabranch.errors import InvalidArgumentError
+from anabranch.linearroad.demo.colours import HALVES, png, to_bytes
+from demos import windows as demo
+from demos.windows import plots
+from demos.windows.queries import LENGTHS, SLIDE, flat, grid, read, seconds_of, spark_speeds
+from demos.windows.race import equal
+from demos.windows.terminal import Waterfall
+from demos.windows.traffic import FREE_SPEED, SEGMENTS, simulate, write_reports
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -206,5 +205,5 @@ def test_nothing_to_show_is_an_error(wrong: dict[str, float]) -> None:
 
 
 def test_importing_it_needs_no_matplotlib() -> None:
-    code = "import sys; sys.modules['matplotlib'] = None; import anabranch.demo"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    code = "import sys; sys.modules['matplotlib'] = None; import demos.windows"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).resolve().parents[3])

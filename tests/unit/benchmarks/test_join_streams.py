@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.bench.join_streams import DOMAIN, SCHEMA, SECOND, TUPLE_BYTES, JoinStream, b_model, matches
 from anabranch.errors import InvalidArgumentError
+from benchmarks.join_streams import DOMAIN, SCHEMA, SECOND, TUPLE_BYTES, JoinStream, b_model, matches
 
 
 def test_tuples_are_64_bytes_in_the_order_of_time() -> None:

@@ -7,9 +7,9 @@ import math
 
 import pytest
 
-from anabranch.bench.shedding_overhead import Compared
-from anabranch.bench.shedding_runs import Costs, Load, Output, Run, Trial, percentile, settled_from
 from anabranch.observe.progress import DropProgress, EpochProgress, OperatorProgress
+from benchmarks.shedding_overhead import Compared
+from benchmarks.shedding_runs import Costs, Load, Output, Run, Trial, percentile, settled_from
 
 S = 1_000_000
 KEYS = 10
@@ -73,11 +73,11 @@ def test_delivered_over_windows_times_keys() -> None:
     assert len(run.settled) == 5
     results, windows = run.delivered()
     assert (results, windows) == (5 * 4 * KEYS // 2, 5 * 4 * KEYS)
-    assert run.told_share() == pytest.approx(0.5)
+    assert run.reported_share() == pytest.approx(0.5)
 
 
 def test_an_epoch_without_drop_points_tells_no_share() -> None:
-    assert Run(load(), 1_000.0, epochs(13, drops=False)).told_share() is None
+    assert Run(load(), 1_000.0, epochs(13, drops=False)).reported_share() is None
 
 
 #     [0------)[1------)[2------)      slide 4 s

@@ -12,10 +12,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from anabranch.bench import workloads
-from anabranch.bench.trips import CELLS, RATE, RUSH_RATE, TAXIS, cells, trips
-from anabranch.bench.workloads import DEBS_WINDOWS, MINUTE, NAMES, SHARED_DATA_VARIABLE, Workload, shared_data, workload
 from anabranch.errors import InvalidArgumentError, MissingDependencyError
+from benchmarks import workloads
+from benchmarks.trips import CELLS, RATE, RUSH_RATE, TAXIS, cells, trips
+from benchmarks.workloads import DEBS_WINDOWS, MINUTE, NAMES, SHARED_DATA_VARIABLE, Workload, shared_data, workload
 
 GENERATED = [name for name in NAMES if not name.startswith("tpch")]
 GOOGLE = [name for name in NAMES if name.startswith("google")]

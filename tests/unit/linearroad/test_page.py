@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from anabranch.demo.colours import HALVES
 from anabranch.linearroad.demo.charts import Axis, Box, Line, heat_map, line_chart, steps, ticks
+from anabranch.linearroad.demo.colours import HALVES
 from anabranch.linearroad.demo.drive import Driven, DueClock, asked_of, weighted_median
 from anabranch.linearroad.demo.result import rates
 from anabranch.linearroad.demo.shades import TOP_TOLL, speed_bytes, toll_bytes, toll_marks, toll_share

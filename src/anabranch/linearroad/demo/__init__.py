@@ -24,12 +24,12 @@ from tempfile import TemporaryDirectory
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from anabranch.demo.terminal import phase
 from anabranch.errors import InvalidArgumentError
 from anabranch.linearroad.check.reference import connect
 from anabranch.linearroad.check.validate import Report, validate
 from anabranch.linearroad.demo import page, plots
 from anabranch.linearroad.demo.drive import ANSWERS_FOLDER, Driven, drive
+from anabranch.linearroad.demo.phases import phase
 from anabranch.linearroad.demo.result import DemoResult
 from anabranch.linearroad.demo.tables import count, verdict_table
 from anabranch.linearroad.demo.view import RoadView

@@ -14,7 +14,7 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
-from anabranch.demo.page import png
+from anabranch.linearroad.demo.colours import png
 from anabranch.linearroad.demo.told import Accident
 from anabranch.linearroad.schema import SEGMENTS
 from anabranch.text import amount

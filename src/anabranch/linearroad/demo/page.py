@@ -15,8 +15,8 @@ from string import Template
 import numpy as np
 from numpy.typing import NDArray
 
-from anabranch.demo.colours import MARK
 from anabranch.linearroad.demo.charts import Box, Line, heat_map, image, line_chart, text
+from anabranch.linearroad.demo.colours import MARK
 from anabranch.linearroad.demo.result import DemoResult, rates
 from anabranch.linearroad.demo.shades import (
     KIND_COLOURS,

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from anabranch.demo import colours
-from anabranch.demo.plots import style
+from anabranch.linearroad.demo import colours
 from anabranch.linearroad.demo.result import DemoResult, rates
 from anabranch.linearroad.demo.shades import (
     KIND_COLOURS,
@@ -66,6 +65,27 @@ def write(result: DemoResult, path: Path) -> Path:
         _charts([figure.add_subplot(below[0, i]) for i in range(3)], result)
         figure.savefig(path)
     return path
+
+
+def style(size: float = 13) -> dict[Any, Any]:
+    """Matplotlib's settings for the pictures of all demos. `size` is the font size of titles."""
+    return {
+        "font.family": "sans-serif",
+        "font.size": 11,
+        "figure.facecolor": colours.BACKGROUND,
+        "axes.facecolor": colours.BACKGROUND,
+        "axes.edgecolor": colours.LINE,
+        "axes.labelcolor": colours.FAINT,
+        "axes.titlecolor": colours.INK,
+        "axes.titlelocation": "left",
+        "axes.titlesize": size,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "text.color": colours.INK,
+        "xtick.color": colours.FAINT,
+        "ytick.color": colours.FAINT,
+        "grid.color": colours.LINE,
+    }
 
 
 def _title(figure: Figure, result: DemoResult) -> None:

@@ -1,6 +1,6 @@
 """Speeds and tolls as bytes of one colour scale: what is slow or dear glows.
 
-The scale is that of `anabranch.demo.colours`, so the terminal, the page and the picture agree.
+The scale is that of `anabranch.linearroad.demo.colours`, so the terminal, the page and the picture agree.
 """
 
 from __future__ import annotations
@@ -8,8 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from anabranch.demo.colours import to_bytes
-from anabranch.demo.traffic import FREE_SPEED
+from anabranch.linearroad.demo.colours import TOP, to_bytes
 from anabranch.linearroad.demo.told import Floats
 
 LOW_SPEED, TOP_SPEED = 10, 55
@@ -30,7 +29,7 @@ KIND_COLOURS = {
 
 def speed_bytes(speeds: Floats) -> NDArray[np.uint8]:
     """Miles per hour, dark when free; NaN is grey."""
-    return to_bytes(speed_share(speeds) * FREE_SPEED)
+    return to_bytes(speed_share(speeds) * TOP)
 
 
 def speed_share(speeds: Floats) -> Floats:
@@ -41,7 +40,7 @@ def speed_share(speeds: Floats) -> Floats:
 
 def toll_bytes(tolls: Floats) -> NDArray[np.uint8]:
     """Tolls on a logarithmic scale, dark when there is none; NaN is grey."""
-    return to_bytes((1 - toll_share(tolls)) * FREE_SPEED)
+    return to_bytes((1 - toll_share(tolls)) * TOP)
 
 
 def toll_share(tolls: Floats) -> Floats:
@@ -53,12 +52,12 @@ def toll_share(tolls: Floats) -> Floats:
 
 def speed_scale(steps: int) -> NDArray[np.uint8]:
     """The colours of speeds, from slow to free."""
-    return to_bytes(np.linspace(0, 1, steps) * FREE_SPEED)
+    return to_bytes(np.linspace(0, 1, steps) * TOP)
 
 
 def toll_scale(steps: int) -> NDArray[np.uint8]:
     """The colours of tolls, from none to the highest."""
-    return to_bytes((1 - np.linspace(0, 1, steps)) * FREE_SPEED)
+    return to_bytes((1 - np.linspace(0, 1, steps)) * TOP)
 
 
 def speed_marks() -> list[tuple[float, str]]:

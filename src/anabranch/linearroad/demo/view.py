@@ -22,9 +22,9 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from anabranch.demo.colours import MARK, palette
-from anabranch.demo.terminal import Phase
+from anabranch.linearroad.demo.colours import MARK, palette
 from anabranch.linearroad.demo.drive import Driven
+from anabranch.linearroad.demo.phases import Phase
 from anabranch.linearroad.demo.result import rates
 from anabranch.linearroad.demo.shades import LOW_SPEED, TOP_SPEED, speed_bytes, speed_scale, toll_bytes, toll_scale
 from anabranch.linearroad.demo.tables import count, large
