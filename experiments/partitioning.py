@@ -49,6 +49,7 @@ from anabranch.operators.partial_windows import Aggregation, PartialEvaluation, 
 from anabranch.operators.time_windows import WindowSettings
 from anabranch.split.key_routes import KeyRoute
 from anabranch.split.splitter import OpenGate, RowReader, Splitter
+from anabranch.types import Aggregate
 from anabranch.windows import Panes, Window
 from anabranch.windows.ids import Stretch
 
@@ -75,7 +76,7 @@ class InPython:
     final: Callable[[Any], Any]
     plain: Callable[[], Any]
 
-    def aggregate(self) -> ab.Aggregate:
+    def aggregate(self) -> Aggregate:
         kind = "array<bigint>"
         return ab.user_aggregate(
             *self.columns, init=self.init, incr=self.incr, merge=self.merge, final=self.final, returns=kind, state=kind

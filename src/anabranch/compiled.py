@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 
 import numba
 
+__all__ = ["kernel"]
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 import anabranch as ab
+from anabranch.types import Stream
 from anabranch.windows import Window, describe
 from tests.oracles.epochs import Row
 
@@ -68,7 +69,7 @@ def write(file: Path, rows: Sequence[Row], time: str, key: str, number: int) -> 
     draft.rename(file)
 
 
-def in_micros(source: DataFrame, *, time: str, watermark: str | None = None) -> ab.Stream:
+def in_micros(source: DataFrame, *, time: str, watermark: str | None = None) -> Stream:
     """A stream of this DataFrame; a time that is a bigint counts microseconds."""
     unit: Any = "us" if source.schema[time].dataType.typeName() == "long" else None
     return ab.stream(source, time=time, watermark=watermark, time_unit=unit)

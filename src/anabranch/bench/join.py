@@ -39,6 +39,7 @@ from anabranch.bench.report import Measured, best_of, drain, print_json, progres
 from anabranch.bench.windows import ResultsDifferError
 from anabranch.bench.workloads import shared_data
 from anabranch.local.session import local_session
+from anabranch.sinks import NoopSink
 from anabranch.windows import describe
 
 GOALS = {
@@ -351,7 +352,7 @@ class _Bench:
             source = ab.replay(self.spark, path, time="ts", rows_per_epoch=-(-rows // 10)).withColumnsRenamed(rename)
             streams.append(ab.stream(source, time=rename.get("ts", "ts"), watermark="10 minutes"))
         joined = streams[0].join(streams[1], on="symbol", within=(describe(window), describe(window)))
-        folder, sink = self.folder / "streamed", ab.NoopSink()
+        folder, sink = self.folder / "streamed", NoopSink()
         began = time.perf_counter()
         query = joined.start(
             sink, checkpoint=folder / "checkpoint", live=folder / "live", trigger="available-now", workers=2

@@ -32,6 +32,8 @@ from anabranch.bench.join_streams import SECOND
 from anabranch.operators.join import JoinOperator
 from anabranch.operators.protocol import Emitted
 from anabranch.runtime.execution import base
+from anabranch.sinks import NoopSink
+from anabranch.types import EpochProgress, EpochQuery
 
 WORKERS = 2
 EPOCH = 3.0
@@ -78,7 +80,7 @@ class Delays(Watch):
     busy: subprocess.Popen[bytes] | None = None
     latencies: list[float] = field(default_factory=list)
 
-    def on_progress(self, progress: ab.EpochProgress) -> None:
+    def on_progress(self, progress: EpochProgress) -> None:
         # The oldest tuple of an epoch came when the one before it had been cut off.
         cut = self.seen[-1].started if self.seen else progress.started - EPOCH
         self.latencies.append((progress.started + progress.seconds - cut) / EPOCH)
@@ -168,11 +170,11 @@ def _pace(spark: SparkSession, recording: Recording, folder: Path, tuning: ab.Jo
 
 def _start(
     spark: SparkSession, recording: Recording, folder: Path, tuning: ab.JoinTuning, watch: Watch, *, pace: float | None
-) -> ab.EpochQuery:
+) -> EpochQuery:
     clock: dict[str, Any] = {"rows_per_epoch": round(recording.rate * EPOCH)}
     if pace is not None:
         clock = {"pace": pace, "pace_from": recording.fill * SECOND, "rows_per_epoch": round(recording.rate * CHUNK)}
     places: dict[str, Any] = {"checkpoint": folder / "checkpoint", "live": folder / "live", "workers": WORKERS}
     trigger = None if pace is None else f"{EPOCH} s"
     join = joined(spark, recording, tuning, **clock)
-    return join.start(ab.NoopSink(), trigger=trigger, listeners=[watch], **places)
+    return join.start(NoopSink(), trigger=trigger, listeners=[watch], **places)

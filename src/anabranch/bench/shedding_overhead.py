@@ -18,6 +18,7 @@ import anabranch as ab
 from anabranch.bench.data import START
 from anabranch.bench.report import Measured
 from anabranch.local.session import usable_cores
+from anabranch.sinks import NoopSink
 
 MILLI = 1_000
 
@@ -64,7 +65,7 @@ class Filtered:
         counted = stream.window(size=f"{self.size} ms").by("key").agg(n=ab.count(), total=ab.sum("v"))
         qos = None if share is None else ab.QoS(max_gap=10, drop_share=share)
         query = ab.start(
-            counted.to(ab.NoopSink()),
+            counted.to(NoopSink()),
             checkpoint=where / "checkpoint",
             live=where / "live",
             workers=usable_cores(),

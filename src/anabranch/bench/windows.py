@@ -27,6 +27,7 @@ from anabranch.bench.data import Events, write_parts
 from anabranch.bench.report import Measured, best_of, drain, print_json, progress, show, show_ratios
 from anabranch.errors import AnabranchError
 from anabranch.local.session import local_session
+from anabranch.types import Aggregation
 
 SIZES = (1, 10, 100, 1000)
 BATCHES = (2, 10, 50)
@@ -228,7 +229,7 @@ def _spark(rows: DataFrame, window: Column) -> DataFrame:
     return rows.groupBy("key", window).agg(n, low, high, F.avg("v").alias("mean"))
 
 
-def _query(rows: DataFrame, size: int) -> ab.Aggregation:
+def _query(rows: DataFrame, size: int) -> Aggregation:
     windows = ab.stream(rows, time="t").window(size=f"{size} s", slide="1 s").by("key")
     return windows.agg(n=ab.count(), low=ab.min("v"), high=ab.max("v"), mean=ab.avg("v"))
 

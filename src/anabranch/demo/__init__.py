@@ -4,7 +4,7 @@
 
     result = run(out=Path("out"))      # writes out/demo.html and, with matplotlib, out/demo.png
 
-It needs nothing but Python: the traffic is made up (`traffic`), the Spark is local (`anabranch.local.session`). The parts:
+It needs nothing but Python: the traffic is made up (`traffic`), the Spark is local (`anabranch.local`). The parts:
 
 1. two million position reports are written as Parquet files;
 2. they are read as a stream, and the one-minute windows are drawn while they are delivered (`live`);

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 
 import anabranch as ab
 from anabranch.demo.traffic import BEGIN, SEGMENTS
+from anabranch.types import Aggregation
 from anabranch.windows import micros
 
 Grid: TypeAlias = npt.NDArray[np.float64]
@@ -47,7 +48,7 @@ RESULT = pa.schema(
 
 def sliding_speeds(
     reports: DataFrame, lengths: Sequence[str] = LENGTHS, *, watermark: str | None = None
-) -> ab.Aggregation:
+) -> Aggregation:
     """The question through Anabranch. All lengths share one set of panes."""
     return (
         ab.stream(reports, time="time", watermark=watermark)

@@ -19,6 +19,7 @@ from anabranch.errors import InvalidArgumentError, StateError
 from anabranch.observe.progress import EpochProgress
 from anabranch.runtime import runner as epochs_module
 from anabranch.runtime.execution import base
+from anabranch.types import Joined, Stream
 from tests.spark.streams import Feed
 from tests.wandering import Wandering
 
@@ -71,12 +72,12 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> tuple[Feed, Feed, list[Ro
     return (*feeds, left, right)
 
 
-def streams(spark: SparkSession, sides: tuple[Feed, Feed, list[Row], list[Row]]) -> tuple[ab.Stream, ab.Stream]:
+def streams(spark: SparkSession, sides: tuple[Feed, Feed, list[Row], list[Row]]) -> tuple[Stream, Stream]:
     first, second = (ab.stream(feed.stream(spark), time="at", watermark="10 s") for feed in sides[:2])
     return first, second
 
 
-def run(joined: ab.Joined, folder: Path, **settings: Any) -> tuple[ab.MemorySink, list[EpochProgress]]:
+def run(joined: Joined, folder: Path, **settings: Any) -> tuple[ab.MemorySink, list[EpochProgress]]:
     sink = ab.MemorySink()
     settings = {"trigger": "available-now", "workers": 2, **settings}
     query = joined.start(sink, checkpoint=folder / "checkpoint", live=folder / "live", **settings)

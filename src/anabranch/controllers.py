@@ -1,0 +1,24 @@
+"""Controllers: what decides the settings of the next epoch. With the simulator and the cost model to try one in.
+
+A controller is a pure function from measured history to settings of one operator (`Controller`). `simulate` runs the
+same code against a simulated cluster, without Spark.
+"""
+
+from anabranch.control.base import BatchSize, Controller, SplitTuning
+from anabranch.control.simulate import Cluster, Simulation, SplitWork, WindowWork, constant, simulate, step
+from anabranch.split.cost import SplitCosts, splitters_needed
+
+__all__ = [
+    "BatchSize",
+    "Cluster",
+    "Controller",
+    "Simulation",
+    "SplitCosts",
+    "SplitTuning",
+    "SplitWork",
+    "WindowWork",
+    "constant",
+    "simulate",
+    "splitters_needed",
+    "step",
+]
