@@ -97,7 +97,9 @@ def not_public(source: str, *also: str) -> list[str]:
 def used(source: str) -> set[str]:
     """The names of `ab.…` in a source."""
     tree = ast.walk(ast.parse(source))
-    return {n.attr for n in tree if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name) and n.value.id == "ab"}
+    return {
+        n.attr for n in tree if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name) and n.value.id == "ab"
+    }
 
 
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
