@@ -133,6 +133,11 @@ class _EpochRunner(_Runner):
             return [query.to(self._sinks)]
         if isinstance(query, Startable):
             query = {ONLY: query}
+        if not isinstance(query, Mapping | Sequence):
+            raise InvalidArgumentError(
+                f"{query!r} has no results that a query could deliver",
+                hint="give an aggregation, a join or an operator, what has start(); or a DataFrame: to_df()",
+            )
         if isinstance(query, Mapping):
             self._sinks = {name: MemorySink() for name in query}
             return [each.to(self._sinks[name]) for name, each in query.items()]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
@@ -48,7 +48,7 @@ def table_of(rows: Rows, schema: pa.Schema | None) -> pa.Table:
         rows = pa.Table.from_batches([rows])
     if isinstance(rows, pa.Table):
         return rows if schema is None else rows.select(schema.names).cast(schema)
-    given = [row.asDict() if isinstance(row, Row) else row for row in rows]
+    given = [_as_dict(row) for row in rows]
     if schema is None:
         if not all(isinstance(row, Mapping) for row in given):
             raise InvalidArgumentError(
@@ -58,7 +58,7 @@ def table_of(rows: Rows, schema: pa.Schema | None) -> pa.Table:
     return pa.Table.from_pylist([_named(row, schema.names) for row in given], schema)
 
 
-def _named(row: Any, names: Sequence[str]) -> Mapping[str, Any]:
+def _named(row: Any, names: Collection[str]) -> Mapping[str, Any]:
     if isinstance(row, Mapping):
         unknown = [name for name in row if name not in names]
         if unknown:
@@ -93,9 +93,8 @@ def assert_rows_equal(
         ordered: the rows must come in this order.
         tolerance: floats are equal if they differ by at most this share of the larger one.
     """
-    came = _dictionaries(actual, columns)
-    names = columns if columns is not None else list(came[0]) if came else None
-    wanted = _dictionaries(expected, columns, names)
+    names, came = _dictionaries(actual, columns, columns)
+    _, wanted = _dictionaries(expected, columns, names)
     if ordered:
         _compare_in_order(came, wanted, tolerance)
         return
@@ -106,26 +105,32 @@ def assert_rows_equal(
 
 
 def _dictionaries(
-    rows: DataFrame | Rows, columns: Sequence[str] | None, names: Sequence[str] | None = None
-) -> list[dict[str, Any]]:
+    rows: DataFrame | Rows, columns: Sequence[str] | None, names: Sequence[str] | None
+) -> tuple[Sequence[str] | None, list[dict[str, Any]]]:
+    """The names of the columns, if known, and the rows by name. `names` are for rows that are tuples."""
     if isinstance(rows, DataFrame):
         rows = rows.toArrow()
     if isinstance(rows, pa.Table | pa.RecordBatch):
-        found = rows.to_pylist()
+        names, found = rows.schema.names, rows.to_pylist()
     else:
-        given = [row.asDict(recursive=True) if isinstance(row, Row) else row for row in rows]
-        if names is None and not all(isinstance(row, Mapping) for row in given):
-            raise InvalidArgumentError(
-                "rows that are tuples have no names for their columns", hint="give dictionaries, or say columns=[...]"
-            )
-        found = [dict(row) if isinstance(row, Mapping) else dict(_named(row, names or ())) for row in given]
+        given = [_as_dict(row, recursive=True) for row in rows]
+        if given and isinstance(given[0], Mapping):
+            names = list(given[0])
+        if names is None and given:
+            names = [f"_{i + 1}" for i in range(len(given[0]))]
+        found = [dict(_named(row, row if isinstance(row, Mapping) else names or ())) for row in given]
     if columns is None:
-        return list(found)
+        return names, found
     for row in found:
         absent = [name for name in columns if name not in row]
         if absent:
-            raise AssertionError(f"the row {row!r} has no column {absent[0]!r}")
-    return [{name: row[name] for name in columns} for row in found]
+            raise AssertionError(f"the row {_text(row)} has no column {absent[0]!r}")
+    return columns, [{name: row[name] for name in columns} for row in found]
+
+
+def _as_dict(row: Any, *, recursive: bool = False) -> Any:
+    """Spark's rows with names as dictionaries; others as they are."""
+    return row.asDict(recursive) if isinstance(row, Row) and hasattr(row, "__fields__") else row
 
 
 def _compare_in_order(came: list[dict[str, Any]], wanted: list[dict[str, Any]], tolerance: float) -> None:
