@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -52,8 +51,8 @@ class EpochRun:
         feed.add(rows)
         [epoch] = run.run_epochs()
 
-    Every call of `run_epochs` starts the query, runs it until nothing waits, and stops it. So each goes on from the
-    checkpoint of the one before, as after a restart.
+    Every call of `run_epochs` starts the query, runs it until nothing waits, and stops it. The next call rebuilds the
+    state from the checkpoint, as a restart on another machine would.
 
     Args:
         query: an aggregation, a join or an operator; or several by name, `{"busy": ..., "slow": ...}`. A streaming
@@ -95,10 +94,6 @@ class EpochRun:
     def rows(self, output: str | None = None) -> list[dict[str, Any]]:
         """All rows so far; of an output, where there are several."""
         return self.results().rows(output)
-
-    def forget_live_state(self) -> None:
-        """Remove the live state from the disk, as if the workers had moved: it is rebuilt from the checkpoint."""
-        shutil.rmtree(self.folder / "live", ignore_errors=True)
 
 
 class _Runner:

@@ -48,17 +48,14 @@ def test_epoch_by_epoch(feed: StreamFeed, tmp_path: Path) -> None:
     assert len(run.rows()) == 1
 
 
-@pytest.mark.parametrize("forget", [False, True])
-def test_state_survives_from_call_to_call(feed: StreamFeed, tmp_path: Path, forget: bool) -> None:
+def test_state_is_rebuilt_from_call_to_call(feed: StreamFeed, tmp_path: Path) -> None:
     run = EpochRun(totals(feed), tmp_path / "run", snapshot_every=2)
     for number in range(1, 4):
         feed.add([(number * S, "a", float(number))])
         [epoch] = run.run_epochs()
-        if forget:
-            run.forget_live_state()
     assert run.rows("total") == [{"total": 1.0}, {"total": 3.0}, {"total": 6.0}]
     assert epoch.rows("rows") == [{"value": 3.0}]
-    assert sum(worker.rebuilt for worker in epoch.progress.operators[0].workers) == (1 if forget else 0)
+    assert sum(worker.rebuilt for worker in epoch.progress.operators[0].workers) == 1
 
 
 def test_several_queries_by_name(feed: StreamFeed, tmp_path: Path) -> None:
