@@ -34,7 +34,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console
 
 import anabranch as ab
+from anabranch.api.stream import Stream
 from anabranch.errors import AnabranchError
+from anabranch.observe.progress import EpochProgress
+from anabranch.runtime.handle import EpochQuery
+from anabranch.types import State
 from benchmarks.data import Events, write_parts
 from benchmarks.report import Measured, best_of, print_json, progress, show, show_ratios
 from benchmarks.session import bench_session
@@ -167,7 +171,7 @@ class _Turns:
     def on_terminated(self, query: str, error: str | None) -> None:
         pass
 
-    def on_progress(self, progress: ab.EpochProgress) -> None:
+    def on_progress(self, progress: EpochProgress) -> None:
         self.baton.wait(self.name)
 
 
@@ -177,7 +181,7 @@ class _Turns:
 class Totals(ab.Operator):
     """An operator with state: the number of tuples and the sum of their values."""
 
-    def open(self, state: ab.State) -> None:
+    def open(self, state: State) -> None:
         self.totals = state.array("totals", np.int64, 2)
 
     def process(self, block: pa.RecordBatch, port: int = 0) -> Iterator[pa.RecordBatch]:
@@ -239,7 +243,7 @@ class _Bench:
         split = self._ticks().split(SUBSTREAMS, route=f"cast(value % {SUBSTREAMS} as int)", broadcast="value % 100 = 0")
         totals = split.process(Totals, "substream bigint, t bigint, n bigint, total bigint")
         windows = self._ticks().with_columns({"key": F.col("value") % 100}).window(size="100 s", slide="1 s").by("key")
-        started: list[StreamingQuery | ab.EpochQuery] = [
+        started: list[StreamingQuery | EpochQuery] = [
             self._source().writeStream.foreachBatch(bare).option("checkpointLocation", self._new("bare")).start(),
             totals.start(
                 ab.FileSink(self._new("totals")),
@@ -268,7 +272,7 @@ class _Bench:
         source = self.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", self.scale.tuples)
         return source.option("numPartitions", 1).option("advanceMillisPerBatch", 1_000).load()
 
-    def _ticks(self) -> ab.Stream:
+    def _ticks(self) -> Stream:
         return ab.stream(self._source(), time="timestamp", watermark="0 s")
 
     # --- aggregates -------------------------------------------------------------------------------------------------

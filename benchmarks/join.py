@@ -31,6 +31,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 import anabranch as ab
+from anabranch.io.sinks.noop import NoopSink
 from anabranch.windows import describe
 from benchmarks import join_ticks
 from benchmarks.join_recovery import BOUND, Recovery, recover
@@ -352,7 +353,7 @@ class _Bench:
             source = ab.replay(self.spark, path, time="ts", rows_per_epoch=-(-rows // 10)).withColumnsRenamed(rename)
             streams.append(ab.stream(source, time=rename.get("ts", "ts"), watermark="10 minutes"))
         joined = streams[0].join(streams[1], on="symbol", within=(describe(window), describe(window)))
-        folder, sink = self.folder / "streamed", ab.NoopSink()
+        folder, sink = self.folder / "streamed", NoopSink()
         began = time.perf_counter()
         query = joined.start(
             sink, checkpoint=folder / "checkpoint", live=folder / "live", trigger="available-now", workers=2

@@ -27,9 +27,12 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 import anabranch as ab
+from anabranch.io.sinks.noop import NoopSink
 from anabranch.operators.join import JoinOperator
 from anabranch.operators.protocol import Emitted
 from anabranch.runtime.execution import join as join_execution
+from anabranch.runtime.handle import EpochQuery
+from anabranch.types import EpochProgress
 from benchmarks.join_runs import CHUNK, Recording, Watch, joined
 from benchmarks.join_streams import SECOND
 
@@ -78,7 +81,7 @@ class Delays(Watch):
     busy: subprocess.Popen[bytes] | None = None
     latencies: list[float] = field(default_factory=list)
 
-    def on_progress(self, progress: ab.EpochProgress) -> None:
+    def on_progress(self, progress: EpochProgress) -> None:
         # The oldest tuple of an epoch arrived when the epoch before it started.
         cut = self.seen[-1].started if self.seen else progress.started - EPOCH
         self.latencies.append((progress.started + progress.seconds - cut) / EPOCH)
@@ -168,11 +171,11 @@ def _pace(spark: SparkSession, recording: Recording, folder: Path, tuning: ab.Jo
 
 def _start(
     spark: SparkSession, recording: Recording, folder: Path, tuning: ab.JoinTuning, watch: Watch, *, pace: float | None
-) -> ab.EpochQuery:
+) -> EpochQuery:
     clock: dict[str, Any] = {"rows_per_epoch": round(recording.rate * EPOCH)}
     if pace is not None:
         clock = {"pace": pace, "pace_from": recording.fill * SECOND, "rows_per_epoch": round(recording.rate * CHUNK)}
     places: dict[str, Any] = {"checkpoint": folder / "checkpoint", "live": folder / "live", "workers": WORKERS}
     trigger = None if pace is None else f"{EPOCH} s"
     join = joined(spark, recording, tuning, **clock)
-    return join.start(ab.NoopSink(), trigger=trigger, listeners=[watch], **places)
+    return join.start(NoopSink(), trigger=trigger, listeners=[watch], **places)

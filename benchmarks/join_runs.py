@@ -31,7 +31,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import anabranch as ab
+from anabranch.api.stream import Stream
 from anabranch.io.blocks import schema_of, write_blocks
+from anabranch.io.sinks.noop import NoopSink
+from anabranch.observe.progress import EpochProgress
+from anabranch.types import Joined
 from benchmarks.join_streams import SECOND, JoinStream, matches
 
 EPOCH = 2
@@ -180,7 +184,7 @@ class Watch:
 
     rows: float
     epochs: int
-    seen: list[ab.EpochProgress] = field(default_factory=list)
+    seen: list[EpochProgress] = field(default_factory=list)
     enough: threading.Event = field(default_factory=threading.Event)
 
     def on_started(self, query: str, run: str) -> None:
@@ -189,13 +193,13 @@ class Watch:
     def on_terminated(self, query: str, error: str | None) -> None:
         self.enough.set()
 
-    def on_progress(self, progress: ab.EpochProgress) -> None:
+    def on_progress(self, progress: EpochProgress) -> None:
         self.seen.append(progress)
         if sum(each.rows for each in self.seen) >= self.rows and len(self.seen) >= self.epochs:
             self.enough.set()
 
 
-def joined(spark: SparkSession, recording: Recording, tuning: ab.JoinTuning | None = None, **clock: Any) -> ab.Joined:
+def joined(spark: SparkSession, recording: Recording, tuning: ab.JoinTuning | None = None, **clock: Any) -> Joined:
     """Our join over the blocks of a recording. `clock` has the options of `anabranch.replay` that pace it."""
     streams = []
     for side in range(2):
@@ -205,13 +209,13 @@ def joined(spark: SparkSession, recording: Recording, tuning: ab.JoinTuning | No
     return _join(recording, streams, tuning)
 
 
-def joined_rows(spark: SparkSession, recording: Recording) -> ab.Joined:
+def joined_rows(spark: SparkSession, recording: Recording) -> Joined:
     """Our join over the files that Spark reads, one file of each stream per epoch."""
     streams = [ab.stream(_file_by_file(spark, recording.files(side)), time="t", watermark="0 s") for side in range(2)]
     return _join(recording, streams, None)
 
 
-def _join(recording: Recording, streams: Sequence[ab.Stream], tuning: ab.JoinTuning | None) -> ab.Joined:
+def _join(recording: Recording, streams: Sequence[Stream], tuning: ab.JoinTuning | None) -> Joined:
     window = f"{recording.workload.window} s"
     return streams[0].join(streams[1], on="key", within=(window, window), tuning=tuning)
 
@@ -227,8 +231,8 @@ def ours(spark: SparkSession, recording: Recording, folder: Path, *, rows: bool 
     places: dict[str, Any] = {"checkpoint": folder / "checkpoint", "live": live, "workers": 2}
     full = 2 * recording.rate * recording.fill
 
-    def run(join: ab.Joined, watch: Watch) -> list[ab.EpochProgress]:
-        query = join.start(ab.NoopSink(), listeners=[watch], **places)
+    def run(join: Joined, watch: Watch) -> list[EpochProgress]:
+        query = join.start(NoopSink(), listeners=[watch], **places)
         watch.enough.wait()
         query.stop()
         error = query.exception()
@@ -236,7 +240,7 @@ def ours(spark: SparkSession, recording: Recording, folder: Path, *, rows: bool 
             raise error
         return watch.seen
 
-    def blocks_of(seconds: int) -> ab.Joined:
+    def blocks_of(seconds: int) -> Joined:
         return joined(spark, recording, rows_per_epoch=max(1, round(recording.rate * seconds)))
 
     try:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import anabranch as ab
+from anabranch.api.stream import Stream
+from anabranch.io.sinks.noop import NoopSink
 from anabranch.local.session import usable_cores
 from anabranch.query.deliveries import Delivery
 from benchmarks.shedding_runs import SECOND, Load, Output, delay, working_sink
@@ -23,11 +25,11 @@ def _guess(micros: float) -> float:
 def tumbling(micros: float = DELAY) -> Load:
     """A delay before an aggregate over windows of a second with 100 rows; without a delay, windows with 1,000 rows."""
 
-    def build(stream: ab.Stream) -> Sequence[Delivery]:
+    def build(stream: Stream) -> Sequence[Delivery]:
         if micros:
             stream = stream.with_columns({"work": delay(micros)("value")})
         counted = stream.window(size="1 s").by("key").agg(n=ab.count(), top=ab.max("work" if micros else "value"))
-        return [counted.to(ab.NoopSink())]
+        return [counted.to(NoopSink())]
 
     outputs = (Output("window-1", SECOND),)
     if micros:
@@ -38,7 +40,7 @@ def tumbling(micros: float = DELAY) -> Load:
 def nested(micros: float = DELAY / 3, size: float = 0.2) -> Load:
     """Nested aggregates: delay, count per 10, delay, count per 100, delay. The three delays are equal work."""
 
-    def build(stream: ab.Stream) -> Sequence[Delivery]:
+    def build(stream: Stream) -> Sequence[Delivery]:
         first = stream.with_columns({"work": delay(micros)("value")})
         counted = first.window(size=f"{size} s").by("key").agg(n=ab.count(), top=ab.max("work"))
         second = counted.as_stream().with_columns({"more": delay(FAN_IN * micros)("n")})
@@ -57,7 +59,7 @@ def nested(micros: float = DELAY / 3, size: float = 0.2) -> Load:
 def fan_out(micros: float = DELAY / 3, size: float = 0.5) -> Load:
     """Two aggregates over one stream, with a delay before each and one after each."""
 
-    def build(stream: ab.Stream) -> Sequence[Delivery]:
+    def build(stream: Stream) -> Sequence[Delivery]:
         deliveries = []
         for windows in (1, 2):
             worked = stream.with_columns({"work": delay(micros)("value")})
@@ -75,7 +77,7 @@ def sliding(size: int, slide: int, *, unit: float = 0.1, micros: float = DELAY /
     There is one tuple per key and time value.
     """
 
-    def build(stream: ab.Stream) -> Sequence[Delivery]:
+    def build(stream: Stream) -> Sequence[Delivery]:
         worked = stream.with_columns({"work": delay(micros)("value")})
         windows = worked.window(size=f"{round(size * unit * 1000)} ms", slide=f"{round(slide * unit * 1000)} ms")
         return [windows.by("key").agg(n=ab.count(), top=ab.max("work")).to(working_sink(micros))]

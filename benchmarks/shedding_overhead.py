@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 import anabranch as ab
+from anabranch.io.sinks.noop import NoopSink
 from anabranch.local.session import usable_cores
 from benchmarks.data import START
 from benchmarks.report import Measured
@@ -64,7 +65,7 @@ class Filtered:
         counted = stream.window(size=f"{self.size} ms").by("key").agg(n=ab.count(), total=ab.sum("v"))
         qos = None if share is None else ab.QoS(max_gap=10, drop_share=share)
         query = ab.start(
-            counted.to(ab.NoopSink()),
+            counted.to(NoopSink()),
             checkpoint=where / "checkpoint",
             live=where / "live",
             workers=usable_cores(),

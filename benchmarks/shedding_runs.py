@@ -29,10 +29,13 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import anabranch as ab
+from anabranch.api.stream import Stream
 from anabranch.errors import AnabranchError
 from anabranch.local.session import usable_cores
+from anabranch.observe.progress import EpochProgress
 from anabranch.query.deliveries import Delivery
 from anabranch.query.settings import DropAt
+from anabranch.sinks import Sink
 from benchmarks.report import Measured, drain
 
 MAX_GAP = 10
@@ -62,7 +65,7 @@ def delay(micros: float) -> Callable[[str], Column]:
     return lambda column: step(F.col(column))
 
 
-def working_sink(micros: float) -> ab.Sink:
+def working_sink(micros: float) -> Sink:
     """A sink that does a `delay` for each result."""
     work = delay(micros)
 
@@ -90,7 +93,7 @@ class Load:
     """A query of the benchmark."""
 
     name: str
-    build: Callable[[ab.Stream], Sequence[Delivery]]
+    build: Callable[[Stream], Sequence[Delivery]]
     outputs: tuple[Output, ...]
     rows_per_second: float
     """Rows per second of one key."""
@@ -100,7 +103,7 @@ class Load:
     def keys(self, rate: float) -> int:
         return max(1, round(rate / self.rows_per_second))
 
-    def stream(self, spark: SparkSession, rate: float) -> ab.Stream:
+    def stream(self, spark: SparkSession, rate: float) -> Stream:
         source = spark.readStream.format("rate").option("rowsPerSecond", round(rate))
         source = source.option("numPartitions", usable_cores())
         # The key is a column of the source, so that drop points before every step have it.
@@ -142,11 +145,11 @@ class Run:
 
     load: Load
     rate: float
-    epochs: tuple[ab.EpochProgress, ...]
+    epochs: tuple[EpochProgress, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def settled(self) -> tuple[ab.EpochProgress, ...]:
+    def settled(self) -> tuple[EpochProgress, ...]:
         return self.epochs[settled_from([epoch.started for epoch in self.epochs]) :]
 
     def latencies(self) -> list[float]:
@@ -361,7 +364,7 @@ class Runner:
         return float(median(epoch.rows for epoch in counted)), float(median(epoch.seconds for epoch in counted))
 
 
-def _operator(epoch: ab.EpochProgress, name: str) -> Any:
+def _operator(epoch: EpochProgress, name: str) -> Any:
     found = epoch.operator(name)
     assert found is not None, f"{name} is not one of {[operator.name for operator in epoch.operators]}"
     return found

@@ -24,6 +24,7 @@ from rich.console import Console
 
 import anabranch as ab
 from anabranch.errors import AnabranchError
+from anabranch.types import Aggregation
 from benchmarks.data import Events, write_parts
 from benchmarks.report import Measured, best_of, drain, print_json, progress, show, show_ratios
 from benchmarks.session import bench_session
@@ -228,7 +229,7 @@ def _spark(rows: DataFrame, window: Column) -> DataFrame:
     return rows.groupBy("key", window).agg(n, low, high, F.avg("v").alias("mean"))
 
 
-def _query(rows: DataFrame, size: int) -> ab.Aggregation:
+def _query(rows: DataFrame, size: int) -> Aggregation:
     windows = ab.stream(rows, time="t").window(size=f"{size} s", slide="1 s").by("key")
     return windows.agg(n=ab.count(), low=ab.min("v"), high=ab.max("v"), mean=ab.avg("v"))
 

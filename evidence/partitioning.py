@@ -34,6 +34,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import anabranch as ab
+from anabranch.aggregates.base import Aggregate
 from anabranch.aggregates.partial_state import Evaluate, StateFold
 from anabranch.keys.hashing import hash_keys
 from anabranch.keys.policy import Partitioning
@@ -72,7 +73,7 @@ class InPython:
     final: Callable[[Any], Any]
     plain: Callable[[], Any]
 
-    def aggregate(self) -> ab.Aggregate:
+    def aggregate(self) -> Aggregate:
         kind = "array<bigint>"
         return ab.user_aggregate(
             *self.columns, init=self.init, incr=self.incr, merge=self.merge, final=self.final, returns=kind, state=kind

@@ -50,6 +50,8 @@ from anabranch.io.sinks import Published, Sink
 from anabranch.local.session import local_session
 from anabranch.runtime.runner import FORGET_EVERY, KEPT_EPOCHS
 from anabranch.runtime.start import SNAPSHOT_EVERY
+from anabranch.text import size
+from anabranch.types import EpochQuery, State
 
 SECONDS = 600
 SHORT = 300
@@ -84,7 +86,7 @@ class Discard(Sink):
 class Sums(ab.Operator):
     """A running sum per key: state of fixed size, a row per epoch and substream."""
 
-    def open(self, state: ab.State) -> None:
+    def open(self, state: State) -> None:
         self.sums = state.array("sums", np.int64, 1_000)
 
     def process(self, block: pa.RecordBatch, port: int = 0) -> Iterator[pa.RecordBatch]:
@@ -177,7 +179,7 @@ def folder_bytes(folder: Path) -> int:
     return total
 
 
-def sample(began: float, query: ab.EpochQuery, checkpoint: Path) -> Sample:
+def sample(began: float, query: EpochQuery, checkpoint: Path) -> Sample:
     driver, workers, jvm = memory(os.getpid())
     last = query.lastProgress
     return Sample(

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 import anabranch as ab
+from anabranch.types import Aggregation
 from anabranch.windows import micros
 from demos.windows.traffic import BEGIN, SEGMENTS
 
@@ -47,7 +48,7 @@ RESULT = pa.schema(
 
 def sliding_speeds(
     reports: DataFrame, lengths: Sequence[str] = LENGTHS, *, watermark: str | None = None
-) -> ab.Aggregation:
+) -> Aggregation:
     """The query with Anabranch. All lengths share one set of panes."""
     return (
         ab.stream(reports, time="time", watermark=watermark)

@@ -5,13 +5,27 @@ Sliding windows that cost no more than tumbling ones. Start with `stream`:
     import anabranch as ab
 
     ab.stream(df, time="at").window(size="30 min", slide="1 s").by("cell").agg(n=ab.count()).to_df()
+
+This module has what a query is written with. The other public modules:
+
+| module | has |
+|---|---|
+| `anabranch.types` | the classes of results and arguments, for annotations |
+| `anabranch.errors` | every error that the library raises |
+| `anabranch.sinks` | all sinks, and the base class for your own |
+| `anabranch.testing` | what a test of a query or an operator needs |
+| `anabranch.recordings` | writing and reading the files that `replay` replays |
+| `anabranch.controllers` | controllers of your own, and the simulator to try them in |
+| `anabranch.merge` | merging ordered streams, without Spark |
+| `anabranch.local` | a local Spark session for scripts, tests and notebooks |
+| `anabranch.compiled` | the decorator for numba kernels that workers run |
+| `anabranch.text` | numbers and times as the library prints them |
 """
 
 import logging
 
 from anabranch._version import __version__
 from anabranch.aggregates import (
-    Aggregate,
     avg,
     collect,
     count,
@@ -27,50 +41,29 @@ from anabranch.aggregates import (
     user_aggregate,
     variance,
 )
-from anabranch.api.joined import Joined
 from anabranch.api.partition import partition_by, partition_report
-from anabranch.api.processing import Processed, Split
-from anabranch.api.stream import Stream, block_stream, sliding, stream
-from anabranch.api.windowed import Aggregation, Windowed
+from anabranch.api.stream import block_stream, sliding, stream
 from anabranch.errors import AnabranchError
 from anabranch.io.replay import replay
-from anabranch.io.sinks import CallSink, DeltaSink, FileSink, MemorySink, NoopSink, Sink
-from anabranch.observe.listeners import JsonLines, Listener
-from anabranch.observe.progress import EpochProgress
+from anabranch.observe.listeners import JsonLines
 from anabranch.observe.prometheus import Prometheus
 from anabranch.operators.protocol import Operator
-from anabranch.operators.state import State
 from anabranch.query.join import JoinTuning
 from anabranch.query.settings import QoS
-from anabranch.runtime.handle import EpochQuery
 from anabranch.runtime.start import drop_plan, start
-from anabranch.windows import Window
+from anabranch.sinks import CallSink, DeltaSink, FileSink, MemorySink
 
 __all__ = [
-    "Aggregate",
-    "Aggregation",
     "AnabranchError",
     "CallSink",
     "DeltaSink",
-    "EpochProgress",
-    "EpochQuery",
     "FileSink",
     "JoinTuning",
-    "Joined",
     "JsonLines",
-    "Listener",
     "MemorySink",
-    "NoopSink",
     "Operator",
-    "Processed",
     "Prometheus",
     "QoS",
-    "Sink",
-    "Split",
-    "State",
-    "Stream",
-    "Window",
-    "Windowed",
     "__version__",
     "avg",
     "block_stream",

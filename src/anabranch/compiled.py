@@ -18,6 +18,8 @@ from typing import Any, TypeVar
 import numba
 import numpy as np
 
+__all__ = ["kernel"]
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 

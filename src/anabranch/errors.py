@@ -10,6 +10,29 @@ import difflib
 import os
 from collections.abc import Iterable
 
+__all__ = [
+    "AnabranchError",
+    "ArithmeticOverflowError",
+    "CheckpointError",
+    "ColumnNotFoundError",
+    "ColumnTypeError",
+    "ControllerError",
+    "DisorderError",
+    "InvalidArgumentError",
+    "InvalidWindowError",
+    "JavaNotFoundError",
+    "JobError",
+    "ListenerError",
+    "MissingDependencyError",
+    "OperatorError",
+    "OverloadError",
+    "ReplayError",
+    "StateError",
+    "StrategyError",
+    "StreamingError",
+    "WorkerPythonError",
+]
+
 
 class AnabranchError(Exception):
     """Base of all errors that Anabranch raises on purpose."""

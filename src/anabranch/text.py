@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+__all__ = ["NO_VALUE", "amount", "clock", "moment", "size", "with_noun"]
+
 NO_VALUE = "-"
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

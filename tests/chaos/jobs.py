@@ -39,6 +39,7 @@ from anabranch.local.session import local_session
 from anabranch.query.deliveries import Delivery
 from anabranch.runtime.execution import join as join_execution
 from anabranch.runtime.shedding import planner
+from anabranch.types import EpochQuery, State, Stream
 from tests.wandering import Wandering, WanderingShed
 
 ROWS_PER_EPOCH = 20_000
@@ -81,7 +82,7 @@ def record(folder: Path, epochs: int, rows_per_epoch: int = ROWS_PER_EPOCH, seed
 # --- the queries ----------------------------------------------------------------------------------------------------
 
 
-def aggregates(rows: ab.Stream) -> Any:
+def aggregates(rows: Stream) -> Any:
     return (
         rows.window(size="10 s", slide="2 s")
         .by("cell")
@@ -96,13 +97,13 @@ def aggregates(rows: ab.Stream) -> Any:
     )
 
 
-def split(rows: ab.Stream) -> Any:
+def split(rows: Stream) -> Any:
     totals = "grp bigint, at bigint, rows bigint, alarms bigint, speed double, vehicles bigint"
     parts = rows.split(8, route=by_vehicle, broadcast=is_alarm, splitters=2, window_bytes=100_000)
     return parts.process(Totals, totals)
 
 
-def nested(rows: ab.Stream) -> Any:
+def nested(rows: Stream) -> Any:
     per_cell = rows.window(size="3 s", slide="1 s").by("cell").agg(n=ab.count(), mean=ab.avg("speed"))
     return per_cell.window(size="12 s", slide="4 s").agg(
         windows=ab.count(), rows=ab.sum("n"), mean=ab.avg("mean"), fastest=ab.max("mean")
@@ -123,7 +124,7 @@ def linearroad(spark: SparkSession, recording: Path, output: Path) -> list[Deliv
     )
 
 
-def placed(rows: ab.Stream) -> Any:
+def placed(rows: Stream) -> Any:
     total = ab.user_aggregate(
         "speed",
         init=lambda: [0.0, 0.0],
@@ -157,7 +158,7 @@ def _rows(recording: Path) -> int:
     return int(pq.read_metadata(recording / "recording.parquet").num_rows)
 
 
-def shed(rows: ab.Stream, output: Path) -> list[Delivery]:
+def shed(rows: Stream, output: Path) -> list[Delivery]:
     per_cell = rows.window(size="2 s", slide="1 s").by("cell").agg(n=ab.count(), mean=ab.avg("speed"))
     longer = per_cell.window(size="6 s", slide="2 s").by("cell").agg(n=ab.sum("n"), fastest=ab.max("mean"))
     counted = rows.filter("vehicle < 50").window(rows=100, slide_rows=60).by("cell").agg(mean=ab.avg("speed"))
@@ -198,7 +199,7 @@ def is_alarm(block: pa.RecordBatch) -> Any:
 class Totals(ab.Operator):
     """Running totals in an array that grows, and the vehicles seen in a table: both kinds of state."""
 
-    def open(self, state: ab.State) -> None:
+    def open(self, state: State) -> None:
         self.state = state
         self.total = state.array("total", np.float64, 3)
         self.at = state.array("at", np.int64, 1)
@@ -262,7 +263,7 @@ def start(
     *,
     rows_per_epoch: int = ROWS_PER_EPOCH,
     **settings: Any,
-) -> ab.EpochQuery:
+) -> EpochQuery:
     """Start a job, or start it again."""
     found = deliveries(spark, name, recording, folder / name / "output", rows_per_epoch)
     # By the clock groups would move at other times in every run, and files are compared byte by byte.

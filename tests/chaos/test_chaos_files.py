@@ -23,9 +23,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-import anabranch as ab
 from anabranch.errors import AnabranchError, CheckpointError, StateError
 from anabranch.io.folder import FILE_FORMAT, OLDEST_FORMAT
+from anabranch.observe.listeners import Listener
+from anabranch.observe.progress import EpochProgress
+from anabranch.runtime.handle import EpochQuery
 from tests.chaos.harness import differences
 from tests.chaos.jobs import record, start
 from tests.conftest import ROOT
@@ -46,7 +48,7 @@ class Query:
     recording: Path
     folder: Path
 
-    def start(self, job: str = JOB, **settings: Any) -> ab.EpochQuery:
+    def start(self, job: str = JOB, **settings: Any) -> EpochQuery:
         return start(self.spark, job, self.recording, self.folder, rows_per_epoch=ROWS, **settings)
 
     def fails(self, kind: type[AnabranchError], **settings: Any) -> str:
@@ -236,14 +238,14 @@ def test_epochs_of_nobody_knows_whom(query: Query) -> None:
     assert "does not say of which query" in query.fails(CheckpointError)
 
 
-class _Once(ab.Listener):
+class _Once(Listener):
     """Does something after the first epoch that it hears of."""
 
     def __init__(self, action: Callable[[], Any]) -> None:
         self.action = action
         self.done = False
 
-    def on_progress(self, progress: ab.EpochProgress) -> None:
+    def on_progress(self, progress: EpochProgress) -> None:
         if not self.done:
             self.done = True
             self.action()

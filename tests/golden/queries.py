@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 import anabranch as ab
+from anabranch.types import Aggregate, State, Stream
 
 EPOCHS = 10
 """of a whole run; the checkpoint is written after the first half"""
@@ -43,12 +44,12 @@ def add_epochs(base: Path, first: int, last: int) -> None:
         os.utime(file, (1_770_000_000 + epoch,) * 2)  # Spark reads files in the order of their times
 
 
-def _stream(spark: SparkSession, base: Path) -> ab.Stream:
+def _stream(spark: SparkSession, base: Path) -> Stream:
     frame = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(base / "in"))
     return ab.stream(frame, time="at", watermark="10 s")
 
 
-def _aggregates() -> dict[str, ab.Aggregate]:
+def _aggregates() -> dict[str, Aggregate]:
     return {
         "n": ab.count(),
         "total": ab.sum("v"),
@@ -67,15 +68,15 @@ def _aggregates() -> dict[str, ab.Aggregate]:
     }
 
 
-def _windows(stream: ab.Stream) -> Any:
+def _windows(stream: Stream) -> Any:
     return stream.window(size="100 s", slide="20 s").by("k").agg(**_aggregates())
 
 
-def _count_windows(stream: ab.Stream) -> Any:
+def _count_windows(stream: Stream) -> Any:
     return stream.window(rows=30, slide_rows=10).by("k").agg(**_aggregates())
 
 
-def _nested(stream: ab.Stream) -> Any:
+def _nested(stream: Stream) -> Any:
     counts = stream.window(size="1 min").by("k").agg(n=ab.count(), total=ab.sum("v"))
     return counts.window(size="3 min", slide="1 min").agg(n=ab.sum("n"), spread=ab.max("total"))
 
@@ -83,7 +84,7 @@ def _nested(stream: ab.Stream) -> Any:
 class Running(ab.Operator):
     """A user's operator: sums per key, in an array and a table of its own."""
 
-    def open(self, state: ab.State) -> None:
+    def open(self, state: State) -> None:
         self._state = state
         self._sums = state.array("sums", np.int64, 3)
 
@@ -99,17 +100,17 @@ class Running(ab.Operator):
         yield pa.record_batch({"k": names, "sum": pa.array(sums), "seen": pa.array([len(seen)] * len(sums))})
 
 
-def _operator(stream: ab.Stream) -> Any:
+def _operator(stream: Stream) -> Any:
     return stream.process(Running, by="k", schema="k string, sum bigint, seen bigint")
 
 
-def _joined(stream: ab.Stream) -> Any:
+def _joined(stream: Stream) -> Any:
     small = stream.filter("v < 3").select("at", "k", "v")
     large = stream.filter("v > 8").select("at", "k", "n")
     return small.join(large, on="k", within=("20 s", "20 s"))
 
 
-QUERIES: dict[str, Callable[[ab.Stream], Any]] = {
+QUERIES: dict[str, Callable[[Stream], Any]] = {
     "windows": _windows,
     "count-windows": _count_windows,
     "nested": _nested,

@@ -1,74 +1,60 @@
-"""How the tests run a stream: epochs of rows become files, one each, and what every micro-batch delivers is kept."""
+"""How the tests run a stream: epochs of rows (`at`, `key`, `value`), and times as microseconds."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import LongType, StringType, StructType, TimestampNTZType, TimestampType
 
 import anabranch as ab
+from anabranch.testing import Epoch, EpochRun, StreamFeed
+from anabranch.types import Stream
 from anabranch.windows import Window, describe
 from tests.oracles.epochs import Row
 
 EPOCH = datetime(1970, 1, 1)
 
-TIMES = {
-    "timestamp": pa.timestamp("us", tz="UTC"),
-    "timestamp_ntz": pa.timestamp("us"),
-    "bigint": pa.int64(),
-}
-KEYS = {"string": pa.string(), "bigint": pa.int64()}
+TIMES = {"timestamp": TimestampType(), "timestamp_ntz": TimestampNTZType(), "bigint": LongType()}
+KEYS = {"string": StringType(), "bigint": LongType()}
 
 
 @dataclass
 class Feed:
-    """A folder that a file source reads, one file per epoch in the order they were added.
-
-    Columns: `at` (the time), `key`, `value`.
-    """
+    """A `StreamFeed` of the columns `at` (the time), `key` and `value`, which can be written without a session."""
 
     folder: Path
     time: str = "timestamp"
     key: str = "string"
-    epochs: int = 0
 
     @property
     def schema(self) -> str:
         return f"at {self.time}, key {self.key}, value bigint"
 
+    @property
+    def epochs(self) -> int:
+        return self._feed(None).epochs
+
     def add(self, *epochs: Iterable[Row]) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        for rows in epochs:
-            write(self.folder / f"{self.epochs:04}.parquet", list(rows), self.time, self.key, self.epochs)
-            self.epochs += 1
+        self._feed(None).add(*epochs)
 
     def stream(self, spark: SparkSession) -> DataFrame:
-        source = spark.readStream.schema(self.schema).option("maxFilesPerTrigger", 1)
-        return source.parquet(str(self.folder))
+        return self._feed(spark).frame()
 
     def batch(self, spark: SparkSession) -> DataFrame:
-        return spark.read.schema(self.schema).parquet(str(self.folder))
+        return self._feed(spark).batch()
+
+    def _feed(self, spark: SparkSession | None) -> StreamFeed:
+        columns = StructType().add("at", TIMES[self.time]).add("key", KEYS[self.key]).add("value", LongType())
+        return StreamFeed(spark, columns, self.folder)  # type: ignore[arg-type]
 
 
-def write(file: Path, rows: Sequence[Row], time: str, key: str, number: int) -> None:
-    """One epoch. The file source takes files by their time of change, so that says the order."""
-    columns = zip(*rows, strict=True) if rows else ((), (), ())
-    types = (TIMES[time], KEYS[key], pa.int64())
-    arrays = [pa.array(column, kind) for column, kind in zip(columns, types, strict=True)]
-    draft = file.with_name(f".{file.name}")  # Hidden from the source until it is whole.
-    pq.write_table(pa.table(arrays, names=["at", "key", "value"]), draft)
-    os.utime(draft, (1_000_000_000 + number,) * 2)
-    draft.rename(file)
-
-
-def in_micros(source: DataFrame, *, time: str, watermark: str | None = None) -> ab.Stream:
+def in_micros(source: DataFrame, *, time: str, watermark: str | None = None) -> Stream:
     """A stream of this DataFrame; a time that is a bigint counts microseconds."""
     unit: Any = "us" if source.schema[time].dataType.typeName() == "long" else None
     return ab.stream(source, time=time, watermark=watermark, time_unit=unit)
@@ -79,44 +65,28 @@ def in_words(window: Window) -> dict[str, str]:
     return {"size": describe(window.size), "slide": describe(window.slide), "origin": describe(window.origin)}
 
 
-@dataclass
 class Run:
     """What a stream delivered in each micro-batch, and what Spark said about it."""
 
-    epochs: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
-    progress: list[Any] = field(default_factory=list)
+    def __init__(self, played: Iterable[Epoch]) -> None:
+        played = list(played)
+        self.epochs = {epoch.number: plain(epoch.results.table()) for epoch in played}
+        self.progress = [epoch.progress for epoch in played]
+        self.watermarks = [epoch.watermark for epoch in played]
+        self.late = [epoch.late for epoch in played]
 
     @property
     def rows(self) -> list[dict[str, Any]]:
         return [row for epoch in sorted(self.epochs) for row in self.epochs[epoch]]
-
-    @property
-    def watermarks(self) -> list[int]:
-        """The watermark of each micro-batch, in microseconds."""
-        return [micros(datetime.fromisoformat(p.eventTime["watermark"])) for p in self.progress]
-
-    @property
-    def late(self) -> list[int]:
-        """The late groups that Spark counted, in each micro-batch."""
-        return [sum(o.numRowsDroppedByWatermark for o in p.stateOperators) for p in self.progress]
 
     def observed(self, name: str, metric: str) -> list[int]:
         """An observed metric, in each micro-batch."""
         return [p.observedMetrics[name][metric] for p in self.progress]
 
 
-def run(windows: DataFrame, checkpoint: Path) -> Run:
+def run(windows: DataFrame, folder: Path) -> Run:
     """Run the stream until all files are read, in append mode."""
-    result = Run()
-
-    def take(rows: DataFrame, epoch: int) -> None:
-        result.epochs[epoch] = plain(rows.toArrow())
-
-    writer = windows.writeStream.outputMode("append").foreachBatch(take)
-    query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
-    query.awaitTermination()
-    result.progress = list(query.recentProgress)
-    return result
+    return Run(EpochRun(windows, folder).run_epochs())
 
 
 def plain(table: pa.Table) -> list[dict[str, Any]]:

@@ -105,7 +105,7 @@ def block_stream(
 
     Either references to blocks in files, as ``ab.replay(..., blocks=True)`` delivers them, or Arrow IPC payloads in a
     binary `column` (Kafka messages, say); `schema` has the columns of the tuples
-    (`anabranch.io.blocks.schema_of(path)`). A split with a route function reads the blocks in its splitters, so the
+    (`anabranch.recordings.columns_of(path)`). A split with a route function reads the blocks in its splitters, so the
     tuples never are rows; everything else unpacks them first.
 
     A time that is a bigint must count microseconds (`time_unit="us"`): blocks are read as they are.

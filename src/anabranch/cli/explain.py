@@ -10,8 +10,9 @@ import anabranch as ab
 from anabranch.cli.sample_events import write_sample_events
 from anabranch.errors import InvalidArgumentError
 from anabranch.local.session import local_session
+from anabranch.types import Aggregate
 
-_AGGREGATES: dict[str, Callable[..., ab.Aggregate]] = {
+_AGGREGATES: dict[str, Callable[..., Aggregate]] = {
     "count": ab.count,
     "sum": ab.sum,
     "avg": ab.avg,
@@ -61,7 +62,7 @@ def _name(text: str) -> str:
     return text.replace(":", "_").replace(".", "_")
 
 
-def _parse(text: str) -> ab.Aggregate:
+def _parse(text: str) -> Aggregate:
     name, _, column = text.partition(":")
     if name not in _AGGREGATES:
         raise InvalidArgumentError(f"there is no aggregate {name!r}", hint=f"take one of {', '.join(_AGGREGATES)}")

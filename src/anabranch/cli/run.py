@@ -29,7 +29,7 @@ from rich.logging import RichHandler
 from anabranch.cli.job_modules import archive_of_neighbours, import_path, py_files
 from anabranch.cli.live_view import LiveView
 from anabranch.errors import AnabranchError, JobError
-from anabranch.local.session import is_local, session
+from anabranch.local.session import is_local, spark_session
 from anabranch.local.signals import asked_to_stop
 from anabranch.observe.listeners import JsonLines, Listener
 from anabranch.observe.prometheus import LOOPBACK, Prometheus
@@ -78,7 +78,7 @@ def run_file(
         if checkpoint is None:
             checkpoint = stack.enter_context(tempfile.TemporaryDirectory(prefix="anabranch-run-"))
             view.say("no --checkpoint: a restart will begin from the beginning")
-        spark = session(master, config=settings, app_name=f"anabranch run {file.name}")
+        spark = spark_session(master, config=settings, app_name=f"anabranch run {file.name}")
         if not is_local(master):
             archive = archive_of_neighbours(file, Path(stack.enter_context(tempfile.TemporaryDirectory())))
             sent += [] if archive is None else [archive]

@@ -18,15 +18,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import anabranch as ab
 from anabranch.errors import InvalidArgumentError, JobError
-from anabranch.io.blocks import read_block
-from anabranch.io.replay import Recording
 from anabranch.linearroad.operator import road_of
 from anabranch.linearroad.query import REJECTED, answer_files, check_columns, linear_road, recorded
 from anabranch.linearroad.schema import ANSWERS, Mode, answer_schema
 from anabranch.linearroad.watch import Watch, write_emitted
-from anabranch.local.session import session
-from anabranch.local.signals import asked_to_stop
-from anabranch.runtime.handle import cause_of
+from anabranch.local import asked_to_stop, spark_session
+from anabranch.recordings import Recording, read_block
+from anabranch.types import EpochProgress, EpochQuery
 
 ROWS_PER_EPOCH = 2_000_000
 _LOOK = 0.5
@@ -79,7 +77,7 @@ def run(
     expressways, tuples = extent_of(input)
     watch = None if paced_from is None else _watched(input, output, paced_from, tuples)
     road = road_of(mode, expressways, history, segment_history)
-    spark = session(master, app_name="anabranch linearroad")
+    spark = spark_session(master, app_name="anabranch linearroad")
     pace = None if paced_from is None else 1.0
     reports = recorded(spark, input, rows_per_epoch=rows_per_epoch, pace=pace, pace_from=paced_from)
     began = time.perf_counter()
@@ -118,7 +116,7 @@ def _watched(input: Path, output: Path, paced_from: int, tuples: int) -> Watch:
     return Watch(warm, tuples, paced_from)
 
 
-def wait_for(query: ab.EpochQuery, until: Callable[[], bool] = lambda: False) -> bool:
+def wait_for(query: EpochQuery, until: Callable[[], bool] = lambda: False) -> bool:
     """Until the query ends (True), or is to be stopped; its failure is an error for people.
 
     Ctrl-C and SIGTERM stop it after the epoch that runs.
@@ -131,7 +129,7 @@ def wait_for(query: ab.EpochQuery, until: Callable[[], bool] = lambda: False) ->
         return True
     except StreamingQueryException as error:
         raise JobError(
-            f"the run failed: {cause_of(error)}",
+            f"the run failed: {query.health.why}",
             hint="fix the cause and run the same command again: it goes on where it was",
         ) from error
     finally:
@@ -183,7 +181,7 @@ class _Heard:
     def on_started(self, query: str, run: str) -> None:
         """Nothing to do yet."""
 
-    def on_progress(self, progress: ab.EpochProgress) -> None:
+    def on_progress(self, progress: EpochProgress) -> None:
         """Another epoch."""
         self.rows += progress.rows
         self.late += progress.late

@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+import anabranch as ab
 from anabranch.linearroad import kernel
 from anabranch.linearroad.lookups import Expenditures, File, TravelTimes
 from anabranch.linearroad.schema import INPUT, Kind, Mode
-from anabranch.operators.protocol import Emitted, Operator
-from anabranch.operators.state import State
+from anabranch.types import Emitted, State
 
 FIRST_CARS = 4_096
 """Entries of a new table of cars; it doubles."""
@@ -58,7 +58,7 @@ def road_of(mode: Mode, expressways: int, history: Path | None, segment_history:
     return Road(mode, expressways, min(GROUPS, expressways), *known)
 
 
-class Expressways(Operator):
+class Expressways(ab.Operator):
     """Expressways g, g + q, g + 2q, ... of group g of q."""
 
     def __init__(self, road: Road) -> None:

@@ -18,12 +18,11 @@ from numpy.typing import NDArray
 from pyspark.sql import SparkSession
 
 import anabranch as ab
-from anabranch.api.stream import Stream
 from anabranch.errors import InvalidArgumentError
-from anabranch.io.replay import columns_of
 from anabranch.linearroad.operator import REASON, Road
 from anabranch.linearroad.schema import ANSWERS, INPUT, Kind
-from anabranch.query.deliveries import Delivery
+from anabranch.recordings import columns_of
+from anabranch.types import Delivery, Stream
 
 REJECTED = "rejected"
 """The output for tuples that are neither reports nor queries; they are kept."""

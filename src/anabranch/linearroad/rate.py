@@ -42,7 +42,8 @@ from anabranch.linearroad.operator import road_of
 from anabranch.linearroad.query import linear_road, recorded
 from anabranch.linearroad.schema import LIMITS, Mode
 from anabranch.linearroad.watch import Watch
-from anabranch.local.session import local_session, usable_cores
+from anabranch.local import local_session, usable_cores
+from anabranch.types import EpochProgress
 
 SNAPSHOT_EVERY = 120
 """Epochs, about four minutes: the state is gigabytes, and between snapshots its input is logged."""
@@ -240,7 +241,7 @@ def trial_of(watch: Watch, trace: Trace, report: Report) -> Trial:
     )
 
 
-def profile_of(epochs: list[ab.EpochProgress]) -> dict[str, float]:
+def profile_of(epochs: list[EpochProgress]) -> dict[str, float]:
     """Where the time goes: busy microseconds per tuple, summed over tasks; what is not measured is the rest."""
     rows = sum(each.rows for each in epochs) or 1
     splitters = [splitter for each in epochs for operator in each.operators for splitter in operator.splitters]

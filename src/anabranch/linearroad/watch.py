@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-import anabranch as ab
+from anabranch.types import EpochProgress
 
 EMITTED = "emitted.jsonl"
 """In the output folder: for each epoch in real time, the second of the simulation in which its answers left."""
@@ -43,13 +43,13 @@ class Watch:
         self.rows = 0
         self.busy: list[float | None] = []
         """of all cores of the machine, when the warm-up and when everything was over"""
-        self.warm: list[ab.EpochProgress] = []
-        self.paced: list[ab.EpochProgress] = []
+        self.warm: list[EpochProgress] = []
+        self.paced: list[EpochProgress] = []
 
     def on_started(self, query: str, run: str) -> None:
         """Nothing to do yet."""
 
-    def on_progress(self, progress: ab.EpochProgress) -> None:
+    def on_progress(self, progress: EpochProgress) -> None:
         """Another epoch."""
         self.rows += progress.rows
         self._heard = time.monotonic()
@@ -78,7 +78,7 @@ class Watch:
         """For each epoch in real time, the second of the simulation in which its answers left."""
         return {progress.epoch: self._emitted(progress) for progress in self.paced}
 
-    def _emitted(self, progress: ab.EpochProgress) -> float:
+    def _emitted(self, progress: EpochProgress) -> float:
         # The clock starts when the first epoch after the warm-up is put together, at the earliest when the last one of
         # the warm-up ended: taking that makes responses longer than they were, never shorter.
         start = self.warm[-1].started + self.warm[-1].seconds

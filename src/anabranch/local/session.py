@@ -3,7 +3,7 @@
 Library code never builds a session: it takes the one of the DataFrame it is given. This module is the one exception,
 for those who have no DataFrame yet:
 
-    from anabranch.local.session import local_session
+    from anabranch.local import local_session
 
     spark = local_session(cores=2)
 
@@ -30,7 +30,7 @@ from anabranch.errors import InvalidArgumentError
 from anabranch.local.java import ensure_java
 from anabranch.local.signals import shielded_children
 
-__all__ = ["ensure_java", "is_local", "local_session", "session", "usable_cores"]
+__all__ = ["ensure_java", "is_local", "local_session", "spark_session", "usable_cores"]
 
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
@@ -111,7 +111,7 @@ def local_session(
     return builder.config(map={**settings, **(config or {})}).getOrCreate()
 
 
-def session(
+def spark_session(
     master: str | None = None, *, config: Mapping[str, str] | None = None, app_name: str = "anabranch"
 ) -> SparkSession:
     """A Spark at that master ("spark://host:7077", "yarn", "local[4]"), or a local one; the running one if there is.
@@ -147,7 +147,7 @@ def _session(master: str | None, config: Mapping[str, str] | None, app_name: str
 
 
 def is_local(master: str | None) -> bool:
-    """Whether `session` makes a Spark inside this process of that master."""
+    """Whether `spark_session` makes a Spark inside this process of that master."""
     return _LOCAL.fullmatch(master or "local[*]") is not None
 
 

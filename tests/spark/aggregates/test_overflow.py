@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 import anabranch as ab
 from anabranch.errors import ArithmeticOverflowError, OperatorError
 from anabranch.plan.tree import aggregation_tree
+from anabranch.types import Aggregate
 from tests.spark.runtime.test_matrix import session
 from tests.spark.runtime.test_start import S
 from tests.spark.streams import Feed, in_micros
@@ -26,7 +27,7 @@ def decimal() -> Column:
     return F.when(F.col("v") > 0, F.lit(NINES).cast("decimal(38,0)"))
 
 
-AGGREGATES: dict[str, Callable[[], ab.Aggregate]] = {
+AGGREGATES: dict[str, Callable[[], Aggregate]] = {
     "bigint": lambda: ab.sum("v"),
     "decimal": lambda: ab.sum(decimal()),
     "mean of decimals": lambda: ab.avg(decimal()),

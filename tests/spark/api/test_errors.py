@@ -21,6 +21,7 @@ from anabranch.errors import (
     InvalidWindowError,
     StrategyError,
 )
+from anabranch.types import Aggregate, Aggregation, Stream, Windowed
 from tests.spark.streams import in_micros
 
 SCHEMA = "at timestamp, n bigint, speed double, cell string, day date, tags array<string>, extra map<string, int>"
@@ -31,15 +32,15 @@ def cars(spark: SparkSession) -> DataFrame:
     return spark.createDataFrame([], SCHEMA)
 
 
-def stream(cars: DataFrame) -> ab.Stream:
+def stream(cars: DataFrame) -> Stream:
     return ab.stream(cars, time="at")
 
 
-def windowed(cars: DataFrame) -> ab.Windowed:
+def windowed(cars: DataFrame) -> Windowed:
     return stream(cars).window(size="5 min", slide="10 s")
 
 
-def counted(cars: DataFrame) -> ab.Aggregation:
+def counted(cars: DataFrame) -> Aggregation:
     return windowed(cars).by("cell").agg(cars=ab.count())
 
 
@@ -47,7 +48,7 @@ def streaming(cars: DataFrame) -> DataFrame:
     return cars.sparkSession.readStream.format("rate").load().withColumnRenamed("timestamp", "at")
 
 
-def no_merge() -> ab.Aggregate:
+def no_merge() -> Aggregate:
     return ab.user_aggregate("speed", init=list, incr=lambda s, v: [*s, v], final=len, returns="bigint")
 
 
@@ -327,7 +328,7 @@ def test_an_overflow_on_a_worker_is_told_with_its_hint(spark: SparkSession) -> N
 
 ROWS = [(1, "a"), (None, "a"), (3, "b"), (None, None), (2, "a"), (None, "c")]
 
-QUERIES: dict[str, Callable[[ab.Stream], ab.Aggregation]] = {
+QUERIES: dict[str, Callable[[Stream], Aggregation]] = {
     "window": lambda s: s.window(size="4 us", slide="2 us").by("k").agg(n=ab.count()).using("window"),
     "batch": lambda s: s.window(size="4 us", slide="2 us").by("k").agg(n=ab.count()).using("batch", batch=2),
     "pane": lambda s: s.window(size="4 us", slide="2 us").by("k").agg(n=ab.count()).using("pane"),

@@ -28,6 +28,7 @@ from anabranch.errors import (
 )
 from anabranch.query.nodes import JoinNode
 from anabranch.query.origins import Output
+from anabranch.types import Stream
 from anabranch.windows import describe
 from tests.oracles import joins
 from tests.oracles.epochs import Row
@@ -65,7 +66,7 @@ def frame(spark: SparkSession, data: Iterable[Given], *, key: str = "string", ti
     return given.withColumn("at", as_time[time])
 
 
-def stream(spark: SparkSession, data: Iterable[Given], **types: str) -> ab.Stream:
+def stream(spark: SparkSession, data: Iterable[Given], **types: str) -> Stream:
     return in_micros(frame(spark, data, **types), time="at")
 
 
@@ -145,7 +146,7 @@ def test_a_stream_with_itself(spark: SparkSession) -> None:
 def test_two_keys_of_different_integers(spark: SparkSession) -> None:
     left, right = rows(4, 90, keys=(1, 2, None)), rows(5, 90, keys=(1, 2, None))
 
-    def two(data: Sequence[Given], key: str) -> ab.Stream:
+    def two(data: Sequence[Given], key: str) -> Stream:
         return in_micros(frame(spark, data, key=key).withColumn("odd", F.expr("id % 2 = 1")), time="at")
 
     joined = two(left, "int").join(two(right, "bigint"), on=("odd", "key"), within=("6 us", "6 us"), how="full")
@@ -333,12 +334,12 @@ def test_trades_and_quotes(spark: SparkSession, shared_data: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def cars(spark: SparkSession) -> ab.Stream:
+def cars(spark: SparkSession) -> Stream:
     schema = "cell string, at timestamp, speed int, lane map<int, int>, name string collate UTF8_LCASE"
     return in_micros(spark.createDataFrame([], schema), time="at")
 
 
-Make = Callable[[ab.Stream], Any]
+Make = Callable[[Stream], Any]
 W = ("1 s", "1 s")
 
 REFUSED: dict[str, tuple[Make, type[AnabranchError], str, str]] = {
@@ -428,7 +429,7 @@ REFUSED: dict[str, tuple[Make, type[AnabranchError], str, str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refused(case: str, cars: ab.Stream) -> None:
+def test_refused(case: str, cars: Stream) -> None:
     make, kind, message, hint = REFUSED[case]
     with pytest.raises(AnabranchError) as raised:
         make(cars)

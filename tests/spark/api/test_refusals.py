@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 import anabranch as ab
 from anabranch.errors import InvalidArgumentError, InvalidWindowError, StreamingError
 from anabranch.query.nodes import WindowNode
+from anabranch.types import Aggregate, Aggregation, Stream
 
 W = ("1 s", "1 s")
 
@@ -22,20 +23,20 @@ def table(spark: SparkSession) -> DataFrame:
 
 
 @pytest.fixture(scope="module")
-def live(spark: SparkSession) -> ab.Stream:
+def live(spark: SparkSession) -> Stream:
     rows = spark.readStream.format("rate").load().selectExpr("timestamp as at", "'a' as key", "value")
     return ab.stream(rows, time="at", watermark="0 s")
 
 
-def in_parts() -> ab.Aggregate:
+def in_parts() -> Aggregate:
     return ab.user_aggregate("value", init=int, incr=max, merge=max, final=int, returns="bigint", state="bigint")
 
 
-def counted(stream: ab.Stream) -> ab.Aggregation:
+def counted(stream: Stream) -> Aggregation:
     return stream.window(size="10 s", slide="5 s").by("key").agg(n=ab.count())
 
 
-Make = Callable[[ab.Stream], Any]
+Make = Callable[[Stream], Any]
 
 BOUNDED: dict[str, tuple[Make, str]] = {
     "choices with auto": (lambda s: s.window(size="1 s").by("key", choices=3), 'choices=3 with partition="auto"'),
@@ -119,7 +120,7 @@ PLANNED: dict[str, tuple[Make, str]] = {
 
 
 @pytest.mark.parametrize("case", PLANNED)
-def test_a_streaming_plan(live: ab.Stream, case: str) -> None:
+def test_a_streaming_plan(live: Stream, case: str) -> None:
     make, message = PLANNED[case]
     with pytest.raises(StreamingError, match=message):
         make(live)
@@ -134,7 +135,7 @@ def delivered(query: Any, folder: Path, settings: dict[str, Any], **of_delivery:
 
 
 NOW = "available-now"
-STARTED: dict[str, tuple[Callable[[ab.Stream, Path], Any], str]] = {
+STARTED: dict[str, tuple[Callable[[Stream, Path], Any], str]] = {
     "a strategy by window": (lambda s, f: start(counted(s).using("window"), f), "the strategy 'window' under start"),
     "a strategy by batch": (lambda s, f: start(counted(s).using("batch", batch=4), f), "which evaluates panes"),
     "a strategy, inside": (
@@ -205,14 +206,14 @@ STARTED: dict[str, tuple[Callable[[ab.Stream, Path], Any], str]] = {
 
 
 @pytest.mark.parametrize("case", STARTED)
-def test_the_epoch_runtime(live: ab.Stream, tmp_path: Path, case: str) -> None:
+def test_the_epoch_runtime(live: Stream, tmp_path: Path, case: str) -> None:
     make, message = STARTED[case]
     with pytest.raises(InvalidArgumentError, match=message):
         make(live, tmp_path)
     assert not list(tmp_path.iterdir())  # refused before anything was written
 
 
-def test_what_the_runtime_uses_is_not_refused(live: ab.Stream) -> None:
+def test_what_the_runtime_uses_is_not_refused(live: Stream) -> None:
     batched = counted(live).using("pane", batch=4)
     assert isinstance(batched.node, WindowNode) and batched.node.batch == 4 and batched.node.refusal is None
     assert counted(live).using("pane").node.batch is None  # left to the controller

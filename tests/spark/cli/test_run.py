@@ -23,7 +23,7 @@ from anabranch.cli import main
 from anabranch.cli.run import MODULE, deliveries_of, load_job, run_file, settings_of
 from anabranch.errors import InvalidArgumentError, JobError, OperatorError
 from anabranch.io.blocks import write_blocks
-from anabranch.local.session import is_local, session
+from anabranch.local.session import is_local, spark_session
 from anabranch.observe.progress import EpochProgress
 from anabranch.query.deliveries import Delivery
 
@@ -48,7 +48,7 @@ class Limit:
 class Count(ab.Operator):
     limit = Limit()
 
-    def open(self, state: ab.State) -> None:
+    def open(self, state: State) -> None:
         self.n = state.array("n", np.int64, 1)
 
     def process(self, block: pa.RecordBatch, port: int = 0):
@@ -224,9 +224,9 @@ def test_what_build_returns() -> None:
 
 
 def test_masters(spark: SparkSession) -> None:
-    assert session() is spark
-    assert session("local[3]") is spark  # one runs already
+    assert spark_session() is spark
+    assert spark_session("local[3]") is spark  # one runs already
     assert all(map(is_local, (None, "local", "local[*]", "local[2]", "local[2,8]", "local[*, 3]")))
     assert not any(map(is_local, ("spark://host:7077", "yarn", "local-cluster[2,1,1024]")))
     with pytest.raises(InvalidArgumentError, match="Spark Connect"):
-        session("sc://localhost")
+        spark_session("sc://localhost")

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 import anabranch as ab
 from anabranch.cli.run import deliveries_of, load_job
-from anabranch.io.blocks import write_blocks
+from anabranch.recordings import write_blocks
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -59,7 +59,7 @@ def test_operators(spark: SparkSession, folder: Path) -> None:
     found = sorted((row["car"], row["first"], row["last"], row["n"]) for row in names["results"].rows())  # type: ignore[attr-defined]
     # Its sessions before and after the silence; the second is still open, as are those of the other cars.
     assert found == [(0, 0, 57_000_000, 20)]
-    assert names["ended"][0].to_pylist() == [{"car": 7, "first": 0, "last": 10_000_000, "n": 2}]  # type: ignore[index]
+    assert names["ended"] == [{"car": 7, "first": 0, "last": 10_000_000, "n": 2}]
 
 
 def test_splitting(spark: SparkSession, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import anabranch as ab
+from anabranch.types import Aggregation
 from tests.spark.streams import in_micros
 
 
@@ -21,7 +22,7 @@ def trips(spark: SparkSession) -> DataFrame:
     )
 
 
-def query(trips: DataFrame, size: str, slide: str | None = None) -> ab.Aggregation:
+def query(trips: DataFrame, size: str, slide: str | None = None) -> Aggregation:
     windowed = in_micros(trips, time="at").window(size=size, slide=slide).by("cell")
     return windowed.agg(trips=ab.count(), fare=ab.avg("fare"))
 

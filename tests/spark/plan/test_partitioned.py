@@ -23,13 +23,14 @@ from pyspark.sql.types import StructType
 import anabranch as ab
 from anabranch.errors import AnabranchError, InvalidArgumentError
 from anabranch.keys.policy import COUNTING_KEYS, POLICIES, WITH_CHOICES
+from anabranch.types import Aggregate, Stream, Windowed
 from anabranch.windows import Window, describe
 from tests.oracles import aggregates as oracle
 from tests.oracles.aggregates import Oracle, Result, Row, canonical, evaluate, same
 from tests.spark.streams import in_micros, in_words
 
 nan = math.nan
-Aggregates = Mapping[str, tuple[ab.Aggregate, Oracle]]
+Aggregates = Mapping[str, tuple[Aggregate, Oracle]]
 """name -> the aggregate, and what it should give"""
 
 EVERY = [{"partition": policy} for policy in POLICIES]
@@ -108,7 +109,7 @@ def told(state: dict[str, Any]) -> str:
     return f"{state['n']} {state['size']} {state['odd']}"
 
 
-def user(*columns: str, init: Any, incr: Any, final: Any, returns: str, **more: Any) -> tuple[ab.Aggregate, Oracle]:
+def user(*columns: str, init: Any, incr: Any, final: Any, returns: str, **more: Any) -> tuple[Aggregate, Oracle]:
     made = ab.user_aggregate(*columns, init=init, incr=incr, final=final, returns=returns, **more)
     return made, oracle.user(columns, "t", init, incr, final)
 
@@ -175,7 +176,7 @@ def rows_of(n: int, keys: int, span: int, seed: int = 3) -> list[dict[str, Any]]
 
 
 TYPES = {"k": "string", "v": "bigint", "s": "string"}
-Cut = Callable[[ab.Stream], ab.Windowed]
+Cut = Callable[[Stream], Windowed]
 
 
 def collected(frames: Mapping[str, DataFrame], keys: Sequence[str]) -> dict[str, Result]:
@@ -327,7 +328,7 @@ def test_count_windows(quick: SparkSession, per_key: bool) -> None:
     mixed = {name: MIXED[name] for name in ("rows", "last", "median", "spelled")}
     for size, slide, aggregates, policy in ((4, 4, IN_PARTS, CAM), (5, 2, mixed, FLD if per_key else SH)):
 
-        def cut(stream: ab.Stream, size: int = size, slide: int = slide) -> ab.Windowed:
+        def cut(stream: Stream, size: int = size, slide: int = slide) -> Windowed:
             return stream.window(rows=size, slide_rows=slide, per_key=per_key)
 
         check(source, rows, cut, aggregates, [policy], windows=[Window.of_rows(size, slide)], per_key=per_key)
@@ -494,7 +495,7 @@ def test_the_policy_never_changes_the_result(
     kind: str,
     policy: dict[str, Any],
 ) -> None:
-    def cut(stream: ab.Stream) -> ab.Windowed:
+    def cut(stream: Stream) -> Windowed:
         sizes = [(describe(w.size), describe(w.slide)) for w in windows]
         return stream.windows(*sizes, origin=describe(windows[0].origin))
 
@@ -511,11 +512,11 @@ def cars(spark: SparkSession) -> DataFrame:
     return frame_of(spark, rows, **TYPES)
 
 
-def windowed(source: DataFrame) -> ab.Windowed:
+def windowed(source: DataFrame) -> Windowed:
     return in_micros(source, time="t").window(size="4 us")
 
 
-def no_merge() -> ab.Aggregate:
+def no_merge() -> Aggregate:
     return ab.user_aggregate("v", init=list, incr=append, final=median, returns="bigint")
 
 
@@ -586,7 +587,7 @@ def test_auto_leaves_to_spark_what_cannot_be_placed(quick: SparkSession, cars: D
     ],
     ids=["Spark's", "in Python"],
 )
-def test_a_collation_makes_keys_one(quick: SparkSession, cars: DataFrame, aggregate: ab.Aggregate) -> None:
+def test_a_collation_makes_keys_one(quick: SparkSession, cars: DataFrame, aggregate: Aggregate) -> None:
     text = F.when(F.col("v") < 2, F.upper("k")).otherwise(F.col("k"))
     source = cars.withColumn("c", F.collate(text, "UTF8_LCASE"))
     found = windowed(source).by("c").agg(total=aggregate).to_df().collect()

@@ -22,6 +22,7 @@ from pyspark.sql.types import TimestampNTZType, TimestampType
 
 import anabranch as ab
 from anabranch.spark.columns import quoted
+from anabranch.types import Aggregate, Aggregation, Windowed
 from anabranch.windows import Window, describe
 from tests.oracles import aggregates as oracle
 from tests.oracles.aggregates import Oracle, Result, Row, evaluate, same
@@ -107,7 +108,7 @@ def interpreted(spark: SparkSession) -> Iterator[None]:
             spark.conf.set(name, value)
 
 
-def strategies_of(query: ab.Aggregation, batch: int = 3, nodes: int | None = None) -> dict[str, DataFrame]:
+def strategies_of(query: Aggregation, batch: int = 3, nodes: int | None = None) -> dict[str, DataFrame]:
     return {
         "window": query.using("window").to_df(),
         "batch": query.using("batch", batch=batch).to_df(),
@@ -126,7 +127,7 @@ def spark_window(t: Column, window: Window) -> Column:
 class Checked:
     """An aggregate with its oracle and, where Spark has it, Spark's own."""
 
-    ours: ab.Aggregate
+    ours: Aggregate
     oracle: Oracle
     spark: Column | None = None
 
@@ -362,7 +363,7 @@ def test_minus_zero_and_nan_are_one_value_each(spark: SparkSession) -> None:
 # --- count windows ---
 
 
-def count_query(source: DataFrame, keys: Sequence[str], window: Window, per_key: bool) -> ab.Windowed:
+def count_query(source: DataFrame, keys: Sequence[str], window: Window, per_key: bool) -> Windowed:
     return in_micros(source, time="t").window(rows=window.size, slide_rows=window.slide, per_key=per_key).by(*keys)
 
 

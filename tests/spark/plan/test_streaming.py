@@ -21,6 +21,7 @@ from pyspark.sql import functions as F
 
 import anabranch as ab
 from anabranch.errors import InvalidArgumentError, InvalidWindowError, StrategyError, StreamingError
+from anabranch.types import Aggregate, Aggregation, Stream, Window
 from anabranch.windows import describe
 from tests.oracles.epochs import Place, Row, Spec, delivered, play
 from tests.spark.streams import Feed, in_micros, plain, run
@@ -46,7 +47,7 @@ class Case:
     time: str = "timestamp"
     key: str = "string"
 
-    def query(self, rows: ab.Stream) -> ab.Aggregation:
+    def query(self, rows: Stream) -> Aggregation:
         sizes = [(describe(spec.size), describe(spec.slide)) for spec in self.specs]
         windows = rows.windows(*sizes, origin=describe(self.specs[0].origin))
         windows = windows.by("key") if self.keyed else windows
@@ -69,7 +70,7 @@ class Case:
         return 1 if self.strategy == "window" else self.batch
 
     def place(self, row: dict[str, Any]) -> Place:
-        labels = {ab.Window(*spec).label: spec.slide for spec in self.specs}
+        labels = {Window(*spec).label: spec.slide for spec in self.specs}
         slide = labels[row["window_spec"]] if len(self.specs) > 1 else self.specs[0].slide
         return Place(row.get("key"), row["window"]["start"], row["window"]["end"], slide)
 
@@ -173,7 +174,7 @@ def settled(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def assert_same_as_batch(
-    query: Callable[[ab.Stream], ab.Aggregation],
+    query: Callable[[Stream], Aggregation],
     spark: SparkSession,
     folder: Path,
     *,
@@ -190,7 +191,7 @@ def assert_same_as_batch(
     return settled(batch)
 
 
-def all_aggregates() -> dict[str, ab.Aggregate]:
+def all_aggregates() -> dict[str, Aggregate]:
     return {
         "rows": ab.count(),
         "known": ab.count("value"),
@@ -210,7 +211,7 @@ def all_aggregates() -> dict[str, ab.Aggregate]:
 
 @pytest.mark.parametrize("strategy", ["pane", "window"])
 def test_every_aggregate(strategy: str, spark: SparkSession, tmp_path: Path) -> None:
-    def query(rows: ab.Stream) -> ab.Aggregation:
+    def query(rows: Stream) -> Aggregation:
         aggregates = all_aggregates()
         if strategy == "pane":  # Spark has no exact top-k of its own.
             aggregates["top"] = ab.top_k("value", 2)
@@ -237,7 +238,7 @@ def test_user_defined_aggregates(
         returns="string",
     )
 
-    def query(rows: ab.Stream) -> ab.Aggregation:
+    def query(rows: Stream) -> Aggregation:
         return rows.window(size="5 s", slide="2 s").agg(n=ab.count(), word=word).using(strategy, batch=batch)
 
     found = assert_same_as_batch(query, spark, tmp_path)
@@ -246,7 +247,7 @@ def test_user_defined_aggregates(
 
 @pytest.mark.parametrize("time", ["bigint", "timestamp_ntz"])
 def test_other_types_of_time(time: str, spark: SparkSession, tmp_path: Path) -> None:
-    def query(rows: ab.Stream) -> ab.Aggregation:
+    def query(rows: Stream) -> Aggregation:
         windows = rows.windows(("7 s 3 us", "2 s 1 us"), ("6 s", "6 s"), origin="-1 us")
         return windows.by("key").agg(n=ab.count(), first=ab.first("value"), when=ab.min("at"))
 
@@ -254,7 +255,7 @@ def test_other_types_of_time(time: str, spark: SparkSession, tmp_path: Path) -> 
 
 
 def test_names_with_dots_and_spaces(spark: SparkSession, tmp_path: Path) -> None:
-    def query(rows: ab.Stream) -> ab.Aggregation:
+    def query(rows: Stream) -> Aggregation:
         inner = rows.window(size="4 s", slide="2 s").by(F.col("key").alias("the.key"))
         middle = inner.agg(**{"a.count": ab.count(), "a last": ab.last("value")})
         outer = middle.window(size="6 s", slide="4 s").by("the.key")
@@ -265,7 +266,7 @@ def test_names_with_dots_and_spaces(spark: SparkSession, tmp_path: Path) -> None
 
 # The names say what is below and above. Several windows above are not a union of one stream with itself: Spark would
 # tell the watermark to the first of them only.
-NESTED: dict[str, Callable[[ab.Stream], ab.Aggregation]] = {
+NESTED: dict[str, Callable[[Stream], Aggregation]] = {
     "sliding over tumbling": lambda rows: (
         rows.window(size="2 s").by("key").agg(n=ab.count(), mean=ab.avg("value"))
         .window(size="7 s", slide="3 s").by("key").agg(most=ab.max("n"), mean=ab.avg("mean"), windows=ab.count())
@@ -306,7 +307,7 @@ def test_order_within_the_watermark_does_not_matter(spark: SparkSession, tmp_pat
     }
     assert orders["sorted"] != orders["mixed"]
 
-    def query(rows: ab.Stream) -> ab.Aggregation:
+    def query(rows: Stream) -> Aggregation:
         windows = rows.window(size="7 s", slide="3 s").by("key")
         return windows.agg(n=ab.count(), all=ab.collect("value"), last=ab.last("value")).using("pane", max_delay="9 s")
 
@@ -360,7 +361,7 @@ def test_rows_without_a_time_are_counted_and_kept(spark: SparkSession, tmp_path:
 
 
 @pytest.fixture
-def rows(spark: SparkSession, tmp_path: Path) -> ab.Stream:
+def rows(spark: SparkSession, tmp_path: Path) -> Stream:
     """A stream that is not going to be run."""
     feed = Feed(tmp_path / "input")
     feed.add([])
@@ -375,7 +376,7 @@ def test_missing_watermark_is_refused(spark: SparkSession, tmp_path: Path) -> No
             in_micros(feed.stream(spark), time="at")
 
 
-def test_second_watermark_is_refused(rows: ab.Stream) -> None:
+def test_second_watermark_is_refused(rows: Stream) -> None:
     for time in ("at", "value"):
         with pytest.raises(StreamingError, match=r"(?s)a watermark on 'at' already.*hint: leave watermark=... out"):
             in_micros(rows.source, time=time, watermark="1 s")
@@ -388,7 +389,7 @@ def test_negative_watermark_is_refused(spark: SparkSession, tmp_path: Path) -> N
         in_micros(feed.stream(spark), time="at", watermark="-1 s")
 
 
-def test_count_windows_are_refused(rows: ab.Stream) -> None:
+def test_count_windows_are_refused(rows: Stream) -> None:
     query = rows.window(rows=10).by("key").agg(n=ab.count())
     for ask in (query.to_df, query.explain):
         with pytest.raises(StreamingError, match=r"(?s)count windows over a stream.*hint: use time windows"):
@@ -397,7 +398,7 @@ def test_count_windows_are_refused(rows: ab.Stream) -> None:
         query.as_stream()
 
 
-def test_what_cannot_feed_further_windows_is_refused(rows: ab.Stream) -> None:
+def test_what_cannot_feed_further_windows_is_refused(rows: Stream) -> None:
     windows = rows.window(size="4 s", slide="2 s")
     first = ab.user_aggregate("value", init=int, incr=lambda s, v: v, final=int, merge=lambda a, b: a, returns="bigint")
     for aggregate in (first, ab.top_k("value", 1)):
@@ -422,7 +423,7 @@ def test_replacing_the_time_of_a_stream_is_refused(spark: SparkSession, tmp_path
         assert rows.select("key", "at").time == rows.select(F.col("at"), "value").time == rows.time
 
 
-def test_what_only_a_batch_can_do_is_refused(rows: ab.Stream) -> None:
+def test_what_only_a_batch_can_do_is_refused(rows: Stream) -> None:
     query = rows.window(size="4 s", slide="2 s").agg(n=ab.count())
     with pytest.raises(StreamingError, match="cannot sort a stream"):
         query.order_by_window()
@@ -431,7 +432,7 @@ def test_what_only_a_batch_can_do_is_refused(rows: ab.Stream) -> None:
         query.sample()
 
 
-def test_max_delay_is_kept_or_refused(rows: ab.Stream) -> None:
+def test_max_delay_is_kept_or_refused(rows: Stream) -> None:
     one = rows.window(size="60 s", slide="1 s").agg(n=ab.count())
     assert "waits for at most 6 s" in one.explain()  # A tenth of the window, unless told.
     assert "waits for at most 10 s" in one.using("pane", max_delay="10.9 s").explain()

@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import anabranch as ab
+from anabranch.types import EpochQuery
 from tests.spark.streams import Feed, plain
 
 S = 1_000_000
@@ -49,7 +50,7 @@ def joined(source: DataFrame, **settings: Any) -> Any:
     return one.join(one.filter("value % 20 = 0"), on="key", within=("30 s", "30 s"))
 
 
-def run(query: Any, folder: Path, **settings: Any) -> tuple[list[dict[str, Any]], ab.EpochQuery]:
+def run(query: Any, folder: Path, **settings: Any) -> tuple[list[dict[str, Any]], EpochQuery]:
     sink = ab.MemorySink()
     handle = query.start(sink, checkpoint=folder / "c", live=folder / "live", trigger="available-now", **settings)
     handle.awaitTermination()

@@ -28,6 +28,7 @@ from anabranch.query.graph import Step
 from anabranch.runtime.execution.base import Execution
 from anabranch.runtime.execution.choose import execution_of
 from anabranch.runtime.settings import Settings
+from anabranch.types import Stream
 from anabranch.windows import Panes, Window
 from tests.conftest import ROOT
 from tests.spark.runtime.test_start import AGGREGATES, S, random_epochs, run, sorted_rows
@@ -37,11 +38,11 @@ DELAY = 15
 SLOW = pytest.mark.slow
 
 
-def stream_of(source: DataFrame) -> ab.Stream:
+def stream_of(source: DataFrame) -> Stream:
     return in_micros(source, time="at", watermark=f"{DELAY} seconds" if source.isStreaming else None)
 
 
-def several(stream: ab.Stream) -> Windowed:
+def several(stream: Stream) -> Windowed:
     """Sizes 6 and 10, which share panes of 2."""
     return Windowed(stream, Panes((Window.of_rows(6, 4), Window.of_rows(10, 10))))
 
@@ -56,7 +57,7 @@ def assert_same(got: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> None
     assert (list(found - expected), list(expected - found)) == ([], [])
 
 
-CASES: dict[str, Callable[[ab.Stream], Windowed]] = {
+CASES: dict[str, Callable[[Stream], Windowed]] = {
     "per key": lambda s: s.window(rows=7, slide_rows=3).by("key"),
     "no key": lambda s: s.window(rows=9, slide_rows=2),
     "over all keys": lambda s: s.window(rows=8, slide_rows=3, per_key=False).by("key"),

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 import anabranch as ab
 from anabranch.errors import InvalidArgumentError
 from anabranch.io.blocks import schema_of, write_blocks
+from anabranch.types import Stream
 
 
 class Rows(ab.Operator):
@@ -35,7 +36,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def blocks(spark: SparkSession, recording: Path) -> ab.Stream:
+def blocks(spark: SparkSession, recording: Path) -> Stream:
     source = ab.replay(spark, recording, time="t", rows_per_epoch=2_000, blocks=True)
     return ab.block_stream(
         source, time="t", time_unit="us", watermark="0 s", schema=schema_of(recording / "rows.arrow")
@@ -43,11 +44,11 @@ def blocks(spark: SparkSession, recording: Path) -> ab.Stream:
 
 
 @pytest.fixture
-def rows(spark: SparkSession, recording: Path) -> ab.Stream:
+def rows(spark: SparkSession, recording: Path) -> Stream:
     return ab.stream(ab.replay(spark, recording, time="t"), time="t", time_unit="us", watermark="0 s")
 
 
-def test_blocks_are_read_in_the_splitters_or_unpacked_first(blocks: ab.Stream, rows: ab.Stream) -> None:
+def test_blocks_are_read_in_the_splitters_or_unpacked_first(blocks: Stream, rows: Stream) -> None:
     direct = blocks.split(4, route=route).explain()
     assert "substreams  q = 4" in direct
     assert "route       the function route, over whole blocks" in direct and "broadcast   none" in direct
@@ -65,7 +66,7 @@ def test_blocks_are_read_in_the_splitters_or_unpacked_first(blocks: ab.Stream, r
     assert "p = 3, as asked" in asked and "W = 100,000 bytes, as asked" in asked
 
 
-def test_an_operator_before_it_runs(rows: ab.Stream) -> None:
+def test_an_operator_before_it_runs(rows: Stream) -> None:
     text = rows.process(Rows, "n bigint", by="x", groups=12).explain()
     assert "operator Rows, by x, in 12 groups" in text and "output rows: struct<n:bigint>" in text
     assert "route       by x: hash of the key, 12 partition-groups" in text
@@ -80,7 +81,7 @@ def test_an_operator_before_it_runs(rows: ab.Stream) -> None:
         parts.combine(by="n", sums="n")
 
 
-def test_a_running_query(blocks: ab.Stream, tmp_path: Path) -> None:
+def test_a_running_query(blocks: Stream, tmp_path: Path) -> None:
     counted = blocks.split(4, route=route, splitters=2).process(Rows, "n bigint")
     windows = blocks.window(size="2 s", slide="1 s").agg(n=ab.count())
     query = ab.start(

@@ -14,6 +14,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import anabranch as ab
+from anabranch.api.joined import Joined
+from anabranch.api.stream import Stream
 from anabranch.control.rebalance import ROUTING
 from anabranch.errors import InvalidArgumentError, StateError
 from anabranch.observe.progress import EpochProgress
@@ -71,12 +73,12 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> tuple[Feed, Feed, list[Ro
     return (*feeds, left, right)
 
 
-def streams(spark: SparkSession, sides: tuple[Feed, Feed, list[Row], list[Row]]) -> tuple[ab.Stream, ab.Stream]:
+def streams(spark: SparkSession, sides: tuple[Feed, Feed, list[Row], list[Row]]) -> tuple[Stream, Stream]:
     first, second = (ab.stream(feed.stream(spark), time="at", watermark="10 s") for feed in sides[:2])
     return first, second
 
 
-def run(joined: ab.Joined, folder: Path, **settings: Any) -> tuple[ab.MemorySink, list[EpochProgress]]:
+def run(joined: Joined, folder: Path, **settings: Any) -> tuple[ab.MemorySink, list[EpochProgress]]:
     sink = ab.MemorySink()
     settings = {"trigger": "available-now", "workers": 2, **settings}
     query = joined.start(sink, checkpoint=folder / "checkpoint", live=folder / "live", **settings)

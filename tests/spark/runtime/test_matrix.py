@@ -25,6 +25,7 @@ from pyspark.sql import functions as F
 
 import anabranch as ab
 from anabranch.errors import InvalidArgumentError, StrategyError
+from anabranch.types import Aggregate, Aggregation, Stream
 from anabranch.windows import Window
 from tests.oracles import aggregates as oracle
 from tests.oracles.aggregates import Oracle, Result, Row, Rows, evaluate, same
@@ -94,7 +95,7 @@ def write(folder: Path, epochs: Sequence[Rows], zone: str) -> None:
 
 @dataclass(frozen=True)
 class Checked:
-    ours: ab.Aggregate
+    ours: Aggregate
     oracle: Oracle
 
 
@@ -199,7 +200,7 @@ def everything() -> dict[str, Checked]:
     return {**mergeable(), **without_merge()}
 
 
-def ours(checked: Mapping[str, Checked]) -> dict[str, ab.Aggregate]:
+def ours(checked: Mapping[str, Checked]) -> dict[str, Aggregate]:
     return {name: each.ours for name, each in checked.items()}
 
 
@@ -210,7 +211,7 @@ def oracles(checked: Mapping[str, Checked]) -> dict[str, Oracle]:
 # --- queries --------------------------------------------------------------------------------------------------------
 
 
-def stream_of(source: DataFrame) -> ab.Stream:
+def stream_of(source: DataFrame) -> Stream:
     # Spark knows of `id` that it cannot be null. On a stream the last row passes all windows, and completes none.
     rows = source.withColumn("id", F.coalesce("id", F.lit(0)))
     if rows.isStreaming:
@@ -218,11 +219,11 @@ def stream_of(source: DataFrame) -> ab.Stream:
     return ab.stream(rows.where("g is null or g <> 'end'"), time="at")
 
 
-def flat(stream: ab.Stream, checked: Mapping[str, Checked], **placed: Any) -> ab.Aggregation:
+def flat(stream: Stream, checked: Mapping[str, Checked], **placed: Any) -> Aggregation:
     return stream.window(size="1 hour", slide="30 minutes").by("g", **placed).agg(**ours(checked))
 
 
-def inner(stream: ab.Stream) -> ab.Aggregation:
+def inner(stream: Stream) -> Aggregation:
     """Windows whose columns have the names and types of the rows, so that all aggregates can be taken of them."""
     return stream.window(size="30 minutes").by("g").agg(**ours(inner_aggregates()))
 
@@ -239,11 +240,11 @@ def inner_aggregates() -> dict[str, Checked]:
     }
 
 
-def nested(windows: ab.Aggregation, checked: Mapping[str, Checked], **placed: Any) -> ab.Aggregation:
+def nested(windows: Aggregation, checked: Mapping[str, Checked], **placed: Any) -> Aggregation:
     return windows.window(size="1 hour", slide="30 minutes").by("g", **placed).agg(**ours(checked))
 
 
-def counted(stream: ab.Stream, checked: Mapping[str, Checked]) -> ab.Aggregation:
+def counted(stream: Stream, checked: Mapping[str, Checked]) -> Aggregation:
     return stream.window(rows=5, slide_rows=2).by("g").agg(**ours(checked))
 
 

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import anabranch as ab
 from anabranch.errors import InvalidArgumentError
+from anabranch.types import EpochQuery
 from tests.spark.runtime.test_start import Row, S, complete, random_epochs, sorted_rows
 from tests.spark.streams import Feed
 
@@ -36,7 +37,7 @@ def values() -> Any:
     )
 
 
-def run(startable: Any, folder: Path, **settings: Any) -> tuple[ab.MemorySink, ab.EpochQuery]:
+def run(startable: Any, folder: Path, **settings: Any) -> tuple[ab.MemorySink, EpochQuery]:
     sink = ab.MemorySink()
     query = startable.start(
         sink, checkpoint=folder / "checkpoint", live=folder / "live", trigger="available-now", **settings

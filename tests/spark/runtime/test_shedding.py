@@ -20,6 +20,7 @@ from anabranch.errors import CheckpointError, InvalidArgumentError, OverloadErro
 from anabranch.keys.hashing import key_hash
 from anabranch.observe.progress import EpochProgress
 from anabranch.runtime.shedding import planner
+from anabranch.types import Aggregate, Aggregation, EpochQuery, Stream
 from tests.spark.streams import Feed
 from tests.wandering import WanderingShed
 
@@ -49,21 +50,21 @@ def windows_of(rows: list[dict[str, Any]]) -> dict[tuple[Any, ...], dict[str, An
     return found
 
 
-def started(*deliveries: Any, folder: Path, **settings: Any) -> ab.EpochQuery:
+def started(*deliveries: Any, folder: Path, **settings: Any) -> EpochQuery:
     settings = {"trigger": "available-now", **settings}
     query = ab.start(*deliveries, checkpoint=folder / "checkpoint", live=folder / "live", workers=2, **settings)
     query.awaitTermination()
     return query
 
 
-def answer(spark: SparkSession, query: Callable[..., ab.Aggregation], *feeds: Feed) -> list[dict[str, Any]]:
+def answer(spark: SparkSession, query: Callable[..., Aggregation], *feeds: Feed) -> list[dict[str, Any]]:
     """What a query says of all rows: as a batch, which knows nothing of epochs and shedding."""
     streams = [ab.stream(feed.batch(spark), time="at") for feed in feeds]
     rows: list[dict[str, Any]] = query(*streams).to_df().toArrow().to_pylist()
     return rows
 
 
-def all_of(column: str) -> ab.Aggregate:
+def all_of(column: str) -> Aggregate:
     """A user's aggregate: all values, as text, in the order they come."""
     return ab.user_aggregate(
         column,
@@ -159,12 +160,12 @@ def test_what_is_delivered_is_exact(spark: SparkSession, tmp_path: Path, name: s
     assert listed and all(each["p"] == pytest.approx(0.5) for each in listed)
 
 
-def source(spark: SparkSession, feed: Feed) -> ab.Stream:
+def source(spark: SparkSession, feed: Feed) -> Stream:
     feed.folder.mkdir(parents=True, exist_ok=True)
     return ab.stream(feed.stream(spark), time="at", watermark="0 seconds")
 
 
-def two(stream: ab.Stream) -> tuple[ab.Aggregation, ab.Aggregation]:
+def two(stream: Stream) -> tuple[Aggregation, Aggregation]:
     """Windows, and windows over them: both are delivered, each when it is complete."""
     short = stream.window(size="2 s").by("key").agg(n=ab.count(), total=ab.sum("value"))
     return short, short.window(size="8 s", slide="4 s").by("key").agg(n=ab.sum("n")).using("pane", batch=1)
@@ -332,7 +333,7 @@ def test_after_a_restart_with_other_bounds_no_broken_window_leaves(
     feed = Feed(tmp_path / "in")
     feed.add(*rows[:4])
 
-    def counted(stream: ab.Stream) -> ab.Aggregation:
+    def counted(stream: Stream) -> Aggregation:
         return stream.window(size="60 s", slide="20 s").by("key").agg(n=ab.count())
 
     query, shed = counted(source(spark, feed)), ab.MemorySink()
@@ -364,7 +365,7 @@ def test_other_keys_while_windows_are_dropped_are_refused(spark: SparkSession, t
     feed = Feed(tmp_path / "in")
     feed.add(*epochs_of(7)[:4])
 
-    def started_after(step: Callable[[ab.Stream], ab.Stream]) -> None:
+    def started_after(step: Callable[[Stream], Stream]) -> None:
         query = step(source(spark, feed)).window(size="3 s").by("key").agg(n=ab.count())
         started(query.to(ab.MemorySink()), folder=tmp_path, qos=ab.QoS(max_gap=30, drop_share=0.7))
 
@@ -433,7 +434,7 @@ def test_count_windows(spark: SparkSession, tmp_path: Path, rows: dict[str, int]
     feed = Feed(tmp_path / "in")
     feed.add(*epochs_of(9, epochs=4, rows=600))
 
-    def listed(stream: ab.Stream) -> ab.Aggregation:
+    def listed(stream: Stream) -> Aggregation:
         return stream.window(**rows).by("key").agg(n=ab.count(), all=all_of("value"))
 
     query, exact = listed(source(spark, feed)), answer(spark, listed, feed)
@@ -468,7 +469,7 @@ def test_two_sources_are_dropped_alike(spark: SparkSession, tmp_path: Path) -> N
     for seed, feed in enumerate(feeds):
         feed.add(*epochs_of(20 + seed))
 
-    def united(a: ab.Stream, b: ab.Stream) -> ab.Aggregation:
+    def united(a: Stream, b: Stream) -> Aggregation:
         return a.union(b).window(size="4 s", slide="2 s").by("key").agg(n=ab.count(), t=ab.sum("value"))
 
     query, shed = united(*(source(spark, feed) for feed in feeds)), ab.MemorySink()
@@ -490,7 +491,7 @@ def test_a_row_far_ahead_in_one_of_two_sources(
         first, *more = epochs_of(20 + seed, epochs=4)
         feed.add([*first, (3_000_000_000 * S, "a", 1)] if seed == 0 else first, *more)
 
-    def united(a: ab.Stream, b: ab.Stream) -> ab.Aggregation:
+    def united(a: Stream, b: Stream) -> Aggregation:
         return a.union(b).window(size="2 s", slide="1 s").by("key").agg(n=ab.count(), t=ab.sum("value"))
 
     if wandering:  # shuts the query, too

@@ -18,6 +18,7 @@ from anabranch.observe.progress import EpochProgress
 from anabranch.store.ledger import Ledger
 from anabranch.store.records import DropPlan, EpochDecision, PointDrops
 from anabranch.store.voiding import void_decision
+from anabranch.types import Aggregation, Stream
 from tests.spark.runtime.test_shedding import S, epochs_of, longest_gap, source, started, subset, windows_of
 from tests.spark.streams import Feed
 
@@ -38,15 +39,15 @@ def feeds(folder: Path, epochs: int = 4) -> tuple[Feed, Feed]:
     return both
 
 
-def joined(*streams: ab.Stream) -> ab.Stream:
+def joined(*streams: Stream) -> Stream:
     return streams[0].join(streams[1], on="key", within=("2 s", "2 s")).as_stream()
 
 
-def processed(stream: ab.Stream, *_: ab.Stream) -> ab.Stream:
+def processed(stream: Stream, *_: Stream) -> Stream:
     return stream.process(Passes, "at timestamp, key string, value bigint", by="key").as_stream(time="at")
 
 
-def counted(stream: ab.Stream) -> ab.Aggregation:
+def counted(stream: Stream) -> Aggregation:
     return stream.window(size="4 s", slide="2 s").by("key").agg(n=ab.count(), total=ab.sum("value"))
 
 
@@ -68,7 +69,7 @@ def test_the_point_right_below_is_not_offered(spark: SparkSession, tmp_path: Pat
 def test_results_and_windows_over_windows_stay_exact(spark: SparkSession, tmp_path: Path, above: Any) -> None:
     both = feeds(tmp_path)
 
-    def queries() -> tuple[ab.Aggregation, ab.Aggregation]:
+    def queries() -> tuple[Aggregation, Aggregation]:
         short = counted(above(*(source(spark, feed) for feed in both)))
         return short, short.window(size="8 s", slide="4 s").by("key").agg(n=ab.sum("n")).using("pane")
 
@@ -91,7 +92,7 @@ def test_results_and_windows_over_windows_stay_exact(spark: SparkSession, tmp_pa
 def test_count_windows_over_a_join_stay_exact(spark: SparkSession, tmp_path: Path) -> None:
     both = feeds(tmp_path)
 
-    def query() -> ab.Aggregation:
+    def query() -> Aggregation:
         rows = joined(*(source(spark, feed) for feed in both))
         return rows.window(rows=4).by("key").agg(n=ab.count(), total=ab.sum("value"))
 
@@ -159,7 +160,7 @@ def test_a_drop_before_an_aggregate_over_a_join_that_an_earlier_release_decided(
     """It decided such drops, and failed to carry them out. Now the windows are left out where their results leave."""
     both = feeds(tmp_path)
 
-    def query() -> ab.Aggregation:
+    def query() -> Aggregation:
         return counted(joined(*(source(spark, feed) for feed in both)))
 
     shed, exact = ab.MemorySink(), ab.MemorySink()

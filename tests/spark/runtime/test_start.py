@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 
 import anabranch as ab
 from anabranch.errors import AnabranchError, CheckpointError, InvalidArgumentError, OperatorError, StreamingError
+from anabranch.types import EpochProgress, State
 from tests.spark.streams import Feed, in_micros
 
 S = 1_000_000
@@ -242,7 +243,7 @@ def test_two_sources_in_one_network(spark: SparkSession, tmp_path: Path) -> None
 class Running(ab.Operator):
     """Counts what it has seen, and tells when the watermark passes a multiple of ten seconds."""
 
-    def open(self, state: ab.State) -> None:
+    def open(self, state: State) -> None:
         self.seen = state.array("seen", np.int64, 2)
 
     def process(self, block: pa.RecordBatch, port: int = 0) -> Iterator[tuple[str, pa.RecordBatch]]:
@@ -445,7 +446,7 @@ def test_the_handle_tells_what_happens(spark: SparkSession, tmp_path: Path) -> N
         def on_started(self, query: str, run: str) -> None:
             heard.append(("started", run))
 
-        def on_progress(self, progress: ab.EpochProgress) -> None:
+        def on_progress(self, progress: EpochProgress) -> None:
             heard.append(("progress", progress.epoch))
 
         def on_terminated(self, query: str, error: str | None) -> None:

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 import anabranch as ab
 from anabranch.errors import InvalidArgumentError, WorkerPythonError
+from anabranch.sinks import NoopSink
 from anabranch.spark import worker_python
 from tests.spark.streams import Feed
 
@@ -24,7 +25,7 @@ def windows(spark: SparkSession, folder: Path) -> Any:
     return ab.stream(feed.stream(spark), time="at", watermark="0 s").window(size="2 s").agg(n=ab.count())
 
 
-class Broken(ab.NoopSink):
+class Broken(NoopSink):
     """Cannot be opened, as a table whose catalog is away."""
 
     def open(self, session: SparkSession) -> None:

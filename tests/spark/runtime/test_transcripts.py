@@ -10,6 +10,7 @@ import yaml
 from pyspark.sql import SparkSession
 
 import anabranch as ab
+from anabranch.testing import EpochRun, assert_rows_equal
 from tests.oracles.epochs import Row
 from tests.spark.streams import Feed, plain, run
 
@@ -30,8 +31,7 @@ def test_transcript(file: Path, spark: SparkSession, tmp_path: Path) -> None:
     assert len(played.progress) == len(expected)
     assert played.watermarks == [epoch["watermark"] * SECOND for epoch in expected]
     for number, epoch in enumerate(expected):
-        got = sorted(map(in_seconds, played.epochs[number]), key=repr)
-        assert got == sorted(epoch["delivered"], key=repr), f"epoch {number}"
+        assert_rows_equal(map(in_seconds, played.epochs[number]), epoch["delivered"])
     assert played.late == [epoch.get("late", 0) for epoch in expected]
     # A query over the results of another has no times of its own to miss; the rows are counted where they enter.
     if "filter" not in case["query"]:
@@ -45,16 +45,13 @@ def test_runtime_transcript(file: Path, spark: SparkSession, tmp_path: Path) -> 
     feed = Feed(tmp_path / "input")
     feed.add(*(map(row, epoch["rows"]) for epoch in case["epochs"]))
     query = eval(f"({case['query']})", {"ab": ab, "rows": feed.stream(spark)})
-    sink = ab.MemorySink()
-    handle = query.start(sink, checkpoint=tmp_path / "checkpoint", live=tmp_path / "live", trigger="available-now")
-    handle.awaitTermination()
+    played = EpochRun(query, tmp_path / "run").run_epochs()
 
-    assert len(handle.recentProgress) == len(case["epochs"])
-    for number, (epoch, progress) in enumerate(zip(case["epochs"], handle.recentProgress, strict=True)):
-        got = plain(sink.epochs[number]) if number in sink.epochs else []
-        assert sorted(map(in_seconds, got), key=repr) == sorted(epoch["delivered"], key=repr), f"epoch {number}"
-        assert progress.operators[0].watermark == epoch["watermark"] * SECOND
-        assert (progress.late, progress.bad) == (epoch.get("late", 0), epoch.get("bad", 0))
+    for number, (epoch, ran) in enumerate(zip(case["epochs"], played, strict=True)):
+        assert ran.number == number
+        assert_rows_equal(map(in_seconds, plain(ran.results.table())), epoch["delivered"])
+        assert ran.progress.operators[0].watermark == epoch["watermark"] * SECOND
+        assert (ran.late, ran.progress.bad) == (epoch.get("late", 0), epoch.get("bad", 0))
 
 
 def row(cells: dict[str, Any]) -> Row:

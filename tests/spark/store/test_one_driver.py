@@ -12,13 +12,14 @@ from pyspark.sql import SparkSession
 
 import anabranch as ab
 from anabranch.errors import CheckpointError, InvalidArgumentError
+from anabranch.types import EpochQuery
 from tests.spark.runtime.test_start import S
 from tests.spark.streams import Feed
 
 EPOCHS = [[(10 * i * S, "a", i), ((10 * i + 5) * S, "b", i)] for i in range(4)]
 
 
-def start(spark: SparkSession, folder: Path, sink: Any = None, **settings: Any) -> ab.EpochQuery:
+def start(spark: SparkSession, folder: Path, sink: Any = None, **settings: Any) -> EpochQuery:
     stream = ab.stream(Feed(folder / "in").stream(spark), time="at", watermark="0 s")
     counts = stream.window(size="10 seconds").by("key").agg(n=ab.count())
     places = {"checkpoint": folder / "checkpoint", "live": folder / "live"}

@@ -17,6 +17,7 @@ from anabranch.cli.main import app
 from anabranch.errors import CheckpointError, InvalidArgumentError, StateError
 from anabranch.store.repair import CheckpointRepair, parse_time
 from anabranch.text import moment
+from anabranch.types import EpochQuery
 from tests.spark.streams import Feed, in_micros, plain
 
 S = 1_000_000
@@ -36,7 +37,7 @@ def nested(source: DataFrame) -> Any:
     return windows(source).window(size="2 minutes").agg(n=ab.sum("n"))
 
 
-def run(query: Any, folder: Path, **settings: Any) -> ab.EpochQuery:
+def run(query: Any, folder: Path, **settings: Any) -> EpochQuery:
     handle = query.start(
         ab.FileSink(folder / "out"),
         checkpoint=folder / "c",

@@ -20,8 +20,8 @@ from anabranch.linearroad.check.validate import validate
 from anabranch.linearroad.operator import FIRST_CARS, Road
 from anabranch.linearroad.query import group_of_expressway, is_balance_query
 from anabranch.linearroad.schema import ANSWERS, HISTORY, INPUT, SEGMENT_HISTORY, Kind, Mode, answer_schema
-from anabranch.operators.state import MemoryState
 from anabranch.plan.tree import root
+from anabranch.testing import OperatorHarness
 
 ROWS = {name: -1 for name in INPUT.names}
 
@@ -99,13 +99,8 @@ def past(seed: int, expressways: int, cars: int) -> tuple[pa.Table, pa.Table]:
 
 def answers(rows: pa.Table, road: Road, cuts: list[int]) -> dict[str, pa.Table]:
     """What the network would answer: groups by the route, queries to all, parts of balances combined."""
-    operators = []
-    for group in range(road.groups):
-        operator = road()
-        operator.group = group
-        operator.open(MemoryState())
-        operators.append(operator)
-    found: dict[str, list[pa.RecordBatch]] = defaultdict(list)
+    operators = [OperatorHarness(road, group=group) for group in range(road.groups)]
+    found: dict[str, list[pa.Table]] = defaultdict(list)
     times = rows.column("Time").to_numpy()
     bounds = np.searchsorted(times, [0, *sorted(cuts), 10**6])
     for first, end in pairwise(bounds):
@@ -113,11 +108,11 @@ def answers(rows: pa.Table, road: Road, cuts: list[int]) -> dict[str, pa.Table]:
         if not whole:
             continue
         to, everywhere = group_of_expressway(whole[0], road.groups), is_balance_query(whole[0])
-        for operator in operators:
-            block = whole[0].filter(pa.array((to == operator.group) | everywhere))
-            for name, batch in operator.process(block) if block.num_rows else ():
-                found[name].append(batch)
-    tables = {name: pa.Table.from_batches(found[name], answer_schema(name)) for name in ANSWERS}
+        for group, operator in enumerate(operators):
+            block = whole[0].filter(pa.array((to == group) | everywhere))
+            for name, table in operator.process(block).tables.items():
+                found[name].append(table)
+    tables = {name: pa.concat_tables([answer_schema(name).empty_table(), *found[name]]) for name in ANSWERS}
     tables["balance"] = root(tables["balance"], ("Time", "QID"), ("Balance",), ("ResultTime",))
     return tables
 
@@ -205,19 +200,12 @@ def test_accidents(case: str, mode: Mode) -> None:
     assert found["toll"].num_rows > 0
 
 
-def one(road: Road) -> object:
-    operator = road()
-    operator.group = 0
-    operator.open(MemoryState())
-    return operator
-
-
 def test_tuples_that_linear_road_does_not_know_are_kept() -> None:
     good = {**ROWS, "Type": 0, "Time": 5, "VID": 1, "Spd": 50, "XWay": 0, "Lane": 0, "Dir": 0, "Seg": 4, "Pos": 21_121}
     bad = [{**good, "Seg": 100}, {**good, "Dir": 2}, {**good, "XWay": -1}, {**good, "Type": 7}, {**good, "VID": None},
            {**good, "Time": -3}]  # fmt: skip
     block = pa.RecordBatch.from_pylist([bad[-1], good, *bad[:-1]], INPUT)
-    found = dict(one(Road(Mode.PAPER, 1, 1)).process(block))  # type: ignore[attr-defined]
+    found = OperatorHarness(Road(Mode.PAPER, 1, 1)).process(block).tables
     assert found["toll"].num_rows == 1
     assert found["rejected"].num_rows == len(bad)
     assert set(found["rejected"].column("Reason").to_pylist()) == {found["rejected"].column("Reason")[0].as_py()}
@@ -237,7 +225,7 @@ def test_numbers_that_do_not_fit_are_rejected_with_their_tuple() -> None:
     rows = [good, {**good, "Seg": 300}, {**good, "Time": 40_000}, {**good, "VID": 2**31 - 1}, {**good, "Lane": 7}]
     wide = pa.schema([(name, pa.int64()) for name in reversed([*INPUT.names, "Extra"])])
     block = pa.RecordBatch.from_pylist([{**row, "Extra": 1} for row in rows], wide)
-    found = dict(one(Road(Mode.PAPER, 1, 1)).process(block))  # type: ignore[attr-defined]
+    found = OperatorHarness(Road(Mode.PAPER, 1, 1)).process(block).tables
     assert found["toll"].num_rows == 1
     assert sorted(found["rejected"].column("Seg").to_pylist()) == [4, 4, 4, 300]
 
@@ -257,7 +245,7 @@ def test_an_expressway_that_nobody_announced() -> None:
         "Pos": 21_121,
     }
     block = pa.RecordBatch.from_pylist([report, {**report, "VID": 2, "XWay": 9}], INPUT)
-    found = dict(one(Road(Mode.PAPER, 1, 1)).process(block))  # type: ignore[attr-defined]
+    found = OperatorHarness(Road(Mode.PAPER, 1, 1)).process(block).tables
     assert found["toll"].column("LAV").to_pylist() == [-1, -1]
     assert "accident" not in found
 
@@ -271,11 +259,10 @@ def test_arrays_grow() -> None:
         for time in (0, 30, 60, 90, 120, 300) for vid in range(cars)
     ]  # fmt: skip
     table = pa.Table.from_pylist(rows, INPUT)
-    operator = one(Road(Mode.PAPER, 1, 1))
-    told = sum(batch.num_rows for name, batch in operator.process(table.combine_chunks().to_batches()[0])
-               if name == "toll")  # type: ignore[attr-defined]  # fmt: skip
-    assert told == cars  # not again after a gap of 180 s: mode paper tells of a segment once
-    state = operator._state  # type: ignore[attr-defined]
+    operator = OperatorHarness(Road(Mode.PAPER, 1, 1))
+    tolls = operator.process(table).table("toll").num_rows
+    assert tolls == cars  # not again after a gap of 180 s: mode paper tells of a segment once
+    state = operator.state
     assert state.array("clock", kernel.CLOCK)["cars"][0] == cars
     assert state.array("clock", kernel.CLOCK)["wrecks"][0] > 64
 
@@ -283,20 +270,13 @@ def test_arrays_grow() -> None:
 def test_an_operator_goes_on_from_its_state() -> None:
     rows = traffic(3, 60, 2, 8)
     halves = rows.slice(0, rows.num_rows // 2), rows.slice(rows.num_rows // 2)
-    road = Road(Mode.FLAT_LAV, 2, 1)
-    state, whole = MemoryState(), MemoryState()
-    ended = []
-    for batch in (half.combine_chunks().to_batches()[0] for half in halves):
-        operator = road()
-        operator.open(state)
-        ended = list(operator.process(batch))
-    at_once = road()
-    at_once.open(whole)
-    for batch in (half.combine_chunks().to_batches()[0] for half in halves):
-        expected = list(at_once.process(batch))
-    assert {n: b.to_pylist() for n, b in ended} == {n: b.to_pylist() for n, b in expected}
-    for (name, one_item), (other, other_item) in zip(state.items(), whole.items(), strict=True):
-        assert name == other and one_item.tobytes() == other_item.tobytes()
+    whole = OperatorHarness(Road(Mode.FLAT_LAV, 2, 1))
+    whole.process(halves[0])
+    restored = whole.restored()
+    expected, found = whole.process(halves[1]), restored.process(halves[1])
+    assert {n: b.to_pylist() for n, b in found.tables.items()} == {n: b.to_pylist() for n, b in expected.tables.items()}
+    for (name, item), (other, other_item) in zip(restored.state.items(), whole.state.items(), strict=True):
+        assert name == other and item.tobytes() == other_item.tobytes()
 
 
 def test_balances_are_parts_that_sum_up() -> None:
@@ -304,12 +284,8 @@ def test_balances_are_parts_that_sum_up() -> None:
     query = {**ROWS, "Type": 2, "Time": 9, "VID": 77, "QID": 5}
     block = pa.RecordBatch.from_pylist([query], INPUT)
     road = Road(Mode.FLAT_LAV, 4, 4)
-    spoken = []
-    for group in range(4):
-        operator = road()
-        operator.group = group
-        operator.open(MemoryState())
-        spoken.append(sum(batch.num_rows for name, batch in operator.process(block) if name == "balance"))
+    harnesses = [OperatorHarness(road, group=group) for group in range(4)]
+    spoken = [harness.process(block).table("balance").num_rows for harness in harnesses]
     assert spoken == [0, 1, 0, 0]  # 5 mod 4
 
 

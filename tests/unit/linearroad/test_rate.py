@@ -9,13 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import anabranch as ab
 from anabranch.errors import InvalidArgumentError
 from anabranch.linearroad.check.validate import NEVER, KindReport, Report, validate
 from anabranch.linearroad.rate import Course, Trial, next_expressways, rating
 from anabranch.linearroad.schema import INPUT, Mode, answer_schema
 from anabranch.linearroad.watch import LOST, Watch, read_emitted, write_emitted
 from anabranch.observe.progress import OperatorProgress
+from anabranch.types import EpochProgress
 
 COURSE = Course(seconds=600, paced=120)
 
@@ -57,9 +57,9 @@ def test_the_rating_is_the_largest_that_held_and_hides_nothing() -> None:
     assert rating([trial(128)], fast, cores=2)["L"] is None
 
 
-def epoch(number: int, rows: int, started: float, seconds: float, reached: int) -> ab.EpochProgress:
+def epoch(number: int, rows: int, started: float, seconds: float, reached: int) -> EpochProgress:
     operator = OperatorProgress("process-1", rows=rows, watermark=reached * 1_000_000)
-    return ab.EpochProgress("q", "r", number, started, seconds, rows=rows, operators=(operator,))
+    return EpochProgress("q", "r", number, started, seconds, rows=rows, operators=(operator,))
 
 
 def test_responses_are_counted_from_the_end_of_the_warm_up() -> None:

@@ -35,7 +35,7 @@ from anabranch.linearroad.demo.tables import count, verdict_table
 from anabranch.linearroad.demo.view import RoadView
 from anabranch.linearroad.generate import Trace, Traffic, write_trace
 from anabranch.linearroad.schema import Mode
-from anabranch.local.session import local_session
+from anabranch.local import local_session
 
 __all__ = ["DemoResult", "run"]
 

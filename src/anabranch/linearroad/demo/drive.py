@@ -29,7 +29,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
@@ -41,7 +40,7 @@ from anabranch.linearroad.job import live_folder
 from anabranch.linearroad.operator import road_of
 from anabranch.linearroad.query import linear_road, recorded
 from anabranch.linearroad.schema import LIMITS, Mode
-from anabranch.runtime.handle import cause_of
+from anabranch.types import EpochProgress, EpochQuery
 
 EPOCHS = 48
 """At most so many without a pace; with one, there are as many as the machine can do."""
@@ -165,19 +164,19 @@ class _Heard:
     """A listener that hands epochs to the main thread, so that reading the answers does not hold up the next epoch."""
 
     def __init__(self) -> None:
-        self._epochs: queue.Queue[ab.EpochProgress] = queue.Queue()
+        self._epochs: queue.Queue[EpochProgress] = queue.Queue()
 
     def on_started(self, query: str, run: str) -> None:
         pass
 
-    def on_progress(self, progress: ab.EpochProgress) -> None:
+    def on_progress(self, progress: EpochProgress) -> None:
         if progress.rows:
             self._epochs.put(progress)
 
     def on_terminated(self, query: str, error: str | None) -> None:
         pass
 
-    def next(self, query: ab.EpochQuery) -> ab.EpochProgress:
+    def next(self, query: EpochQuery) -> EpochProgress:
         """The next epoch; an error if there will be none."""
         while True:
             lives = query.isActive
@@ -188,14 +187,14 @@ class _Heard:
                     raise _ended(query) from None
 
 
-def _ended(query: ab.EpochQuery) -> JobError:
-    error = query.exception()
-    cause = cause_of(error) if isinstance(error, StreamingQueryException) else str(error or "the query was stopped")
+def _ended(query: EpochQuery) -> JobError:
+    query.stop()
+    cause = "the query was stopped" if query.health.ok else query.health.why
     return JobError(f"the run ended before its last tuple: {cause}", hint="mend the cause and run the demo again")
 
 
 @contextmanager
-def _stopped(query: ab.EpochQuery) -> Iterator[None]:
+def _stopped(query: EpochQuery) -> Iterator[None]:
     """Whatever happens, no query is left running."""
     try:
         yield

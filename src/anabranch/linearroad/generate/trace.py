@@ -4,7 +4,7 @@
 
     trace.json               how it was made, and how large it is
     input/input-00000.parquet    the tuples (`schema.INPUT`), ordered by Time within and across files
-    blocks/blocks-00000.arrow    the same as blocks (`anabranch.io.blocks`), each of at most some seconds
+    blocks/blocks-00000.arrow    the same as blocks (`anabranch.recordings`), each of at most some seconds
     history.parquet              tolls of earlier days (`schema.HISTORY`)
     segment-history.parquet      usual speeds and tolls (`schema.SEGMENT_HISTORY`)
 
@@ -27,11 +27,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from anabranch.errors import InvalidArgumentError
-from anabranch.io.blocks import write_blocks
 from anabranch.linearroad.generate.copies import ROWS_PER_BLOCK, Copies, blocks_of_copies
 from anabranch.linearroad.generate.past import history_of, segment_history_of, write_copies
 from anabranch.linearroad.generate.traffic import Traffic
 from anabranch.linearroad.schema import INPUT, Kind
+from anabranch.recordings import write_blocks
 
 PARQUET, BLOCKS = "parquet", "blocks"
 FORMATS = (PARQUET, BLOCKS)
