@@ -13,8 +13,8 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 import anabranch as ab
-from anabranch.recordings import write_blocks
-from anabranch.types import Delivery, State
+from anabranch.io.blocks import write_blocks
+from anabranch.query.deliveries import Delivery
 
 FOLDER = Path("out/example")
 CARS, SECONDS, EVERY = 2_000, 600, 10
@@ -42,7 +42,7 @@ def record(path: Path) -> Path:
 class Stopped(ab.Operator):
     """Emits a row when a car has reported speed 0 four times in a row."""
 
-    def open(self, state: State) -> None:
+    def open(self, state: ab.State) -> None:
         self.zeros = state.array("zeros", np.int16, CARS)
 
     def process(self, block: pa.RecordBatch, port: int = 0) -> list[pa.RecordBatch]:

@@ -11,10 +11,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-PAGES = sorted(
-    [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "benchmarks" / "README.md"]
-    + list(DOCS.rglob("*.md"))
-)
+OUTSIDE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md")
+PAGES = sorted([*(ROOT / name for name in OUTSIDE), *DOCS.rglob("*.md")])
 
 LINK = re.compile(r"!?\[[^\]]*\]\(([^()\s]+)\)")
 HEADING = re.compile(r"^#{1,6} +(.+?) *$", re.MULTILINE)
