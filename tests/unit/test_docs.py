@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.unit.test_layers import APPLICATIONS, LAYERS, PUBLIC
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -109,9 +112,26 @@ def test_source_files_that_are_named_exist(page: Path) -> None:
     assert [name for name in sorted(named) if not any((root / name).exists() for root in roots)] == []
 
 
-@pytest.mark.parametrize("folder", sorted(path.parent.name for path in (ROOT / "src/anabranch").glob("*/__init__.py")))
-def test_the_map_has_every_folder_of_the_source(folder: str) -> None:
-    assert f"| `{folder}`" in read(DOCS / "architecture.md")
+def test_the_map_has_the_folders_in_the_order_of_the_layers() -> None:
+    table = read(DOCS / "architecture.md").partition("## The map")[2].partition("Outside the package")[0]
+    folders = [name for name in re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) if name not in PUBLIC]
+    assert folders == [*LAYERS, *APPLICATIONS]
+
+
+@pytest.mark.parametrize("page", ["controllers.md", "metrics.md", "ordered-merge.md"])
+def test_examples_without_spark_run_and_give_what_their_comments_say(page: str) -> None:
+    names: dict[str, object] = {}
+    for block in re.findall(r"```python\n(.*?)```", read(DOCS / page), flags=re.DOTALL):
+        exec(compile(block, page, "exec"), names)
+    if page == "ordered-merge.md":
+        names.clear()
+        for line in block.splitlines():
+            call, _, said = line.partition("  # ")
+            expected = re.match(r"[\[(].*?[\])](?=:|$)", said)
+            if expected:
+                assert eval(call, names) == ast.literal_eval(expected[0]), line
+            else:
+                exec(call, names)
 
 
 @pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=label)
