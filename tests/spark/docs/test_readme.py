@@ -15,21 +15,43 @@ def examples(page: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
 
 
-def test_readme_examples_run_one_after_the_other(
+def run(page: str, names: dict[str, object]) -> dict[str, object]:
+    """Run the examples of a page one after the other, as in a notebook: classes travel by value."""
+    names = {"__name__": "__main__", **names}
+    for block in examples(page):
+        exec(compile(block, page, "exec"), names)
+    return names
+
+
+def test_the_readme_example_runs_and_shows_windows_and_the_plan(
+    spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert len(examples("README.md")) == 1
+    run("README.md", {"spark": spark})
+    shown = capsys.readouterr().out
+    assert "|trips|" in shown and "only showing top 5 rows" in shown  # show()
+    assert "-> " in shown and "Spark plan" in shown  # explain()
+
+
+def test_the_tutorial_runs_from_the_first_window_to_a_restarted_query(
     spark: SparkSession, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    import anabranch as ab
+
     monkeypatch.chdir(tmp_path)  # the examples write into the folder they run in
-    names: dict[str, object] = {"spark": spark, "__name__": "__main__"}  # as in a notebook: classes travel by value
-    blocks = examples("README.md")
-    assert len(blocks) >= 3
-    for block in blocks:
-        exec(compile(block, "README.md", "exec"), names)
+    names = run("docs/tutorial.md", {"spark": spark})
     shown = capsys.readouterr().out
-    assert "-> " in shown and "Spark plan" in shown  # explain()
-    assert "| trips|" in shown.replace("|trips|", "| trips|")  # show()
-    assert shown.count("only showing top") >= 4  # each example shows something
-    assert "rows/s" in shown  # progress, as people read it
-    assert spark.read.parquet(str(tmp_path / "highest")).count() > 0
+    assert "-> " in shown and "Spark plan" in shown  # explain() of a query
+    assert shown.count("only showing top") >= 6  # each example shows something
+    assert "rows/s" in shown and "window-1:" in shown  # progress and explain() of a running query
+    assert "9900 windows, 9900 of them different" in shown  # nothing lost, nothing twice after the restart
+    assert len(names["records"].rows()) >= 8  # type: ignore[attr-defined]
+    # The restarted query has delivered what one over the whole table gives, as far as the watermark has come.
+    trips, results = names["trips"], names["results"].drop("epoch")  # type: ignore[attr-defined]
+    windows = ab.stream(trips, time="at").window(size="5 minutes", slide="10 seconds").by("cell")  # type: ignore[arg-type]
+    whole = windows.agg(trips=ab.count(), most=ab.max("fare")).to_df()
+    complete = whole.where("window.end <= timestamp_seconds(1767225600 + 1999.9 - 10)")
+    assert complete.exceptAll(results).count() == results.exceptAll(complete).count() == 0
 
 
 @pytest.mark.parametrize("page", ["docs/windows.md", "docs/aggregates.md", "docs/strategies.md"])

@@ -47,6 +47,11 @@ def test_runtime(spark: SparkSession, folder: Path, capsys: pytest.CaptureFixtur
     assert (folder / "busy").is_dir()
 
 
+def test_replay(spark: SparkSession, folder: Path) -> None:
+    trips = run_examples("replay.md", {"spark": spark})["trips"]
+    assert trips.isStreaming and trips.columns == ["at", "cell", "segment", "kind"]  # type: ignore[attr-defined]
+
+
 def test_shedding(spark: SparkSession, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_examples("shedding.md", {"ab": ab, "spark": spark})
     shown = capsys.readouterr().out
