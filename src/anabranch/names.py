@@ -20,6 +20,8 @@ POSITION = "__ab_position"
 """A row's position in the order of time: 0, 1, 2, ..."""
 OPEN = "__ab_open"
 """Whether the count windows that begin at this row (or in this pane) are kept."""
+TICK = "__ab_tick"
+"""Whether a row only moves the watermark, in a stream that a test feeds."""
 GONE = "__ab_gone"
 """Whether load shedding drops this row."""
 

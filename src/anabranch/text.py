@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-__all__ = ["NO_VALUE", "amount", "clock", "moment", "size", "with_noun"]
+__all__ = ["amount", "clock", "moment", "size", "with_noun"]
 
 NO_VALUE = "-"
 

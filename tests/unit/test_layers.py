@@ -141,17 +141,10 @@ def cycles(edges: dict[str, set[str]]) -> list[list[str]]:
 
 
 def folders_of(edges: dict[str, set[str]]) -> dict[str, set[str]]:
-    """The same between folders, nested ones too: `operators/join` is a folder of its own."""
-    packages = {module for module, path in KNOWN.items() if path.name == "__init__.py"}
-
-    def folder(module: str) -> str:
-        parent = module.rpartition(".")[0]
-        # The modules at the top have no folder in common: the base is there, and so is what users import.
-        return module if module in packages or parent == PACKAGE else parent
-
+    """The same between the folders and modules right below the package."""
     found: dict[str, set[str]] = {}
     for module, targets in edges.items():
-        found.setdefault(folder(module), set()).update(folder(target) for target in targets)
+        found.setdefault(room(module), set()).update(room(target) for target in targets)
     return {name: targets - {name} for name, targets in found.items()}
 
 

@@ -38,7 +38,7 @@ NAMES = {
     "anabranch.testing": """
         Epoch EpochRun MemoryState OperatorHarness Results StreamFeed assert_rows_equal assert_survives_restarts
     """,
-    "anabranch.text": "amount clock counted moment size",
+    "anabranch.text": "amount clock moment size with_noun",
     "anabranch.types": """
         Aggregate Aggregation Delivery DropProgress Duration Emission Emitted EpochProgress EpochQuery Health Joined
         Listener OperatorFactory OperatorProgress PartitionMeasure Processed Split SplitterMeasure State Stream Trigger

@@ -15,15 +15,13 @@ from pyspark.sql.types import StructType
 
 from anabranch.api.stream import Stream, stream
 from anabranch.errors import InvalidArgumentError
-from anabranch.names import EVENT
+from anabranch.names import EVENT, TICK
 from anabranch.spark.arrow import arrow_schema
 from anabranch.spark.column_names import column_name
 from anabranch.spark.columns import TimeUnit, quoted
 from anabranch.testing.rows import Rows, table_of
 from anabranch.windows import Duration, micros
 
-_TICK = "__ab_tick"
-"""Marks the rows that only move the watermark."""
 _FIRST = 1_000_000_000
 _PER_UNIT = {"us": 1, "ms": 1_000, "s": 1_000_000}
 
@@ -82,13 +80,13 @@ class StreamFeed:
         def without_ticks(each: DataFrame) -> DataFrame:
             # Spark moves a filter below a watermark unless it mentions the watermark's column.
             event = quoted(EVENT if EVENT in each.columns else time)
-            return each.where(F.col(_TICK).isNull() | event.isNull()).drop(_TICK)
+            return each.where(F.col(TICK).isNull() | event.isNull()).drop(TICK)
 
         return rows._then("the feed", without_ticks)
 
     def batch(self) -> DataFrame:
         """All rows so far as a bounded DataFrame, to compute from it what the stream must give in the end."""
-        return self.spark.read.schema(self._with_tick).parquet(str(self.folder)).where(f"{_TICK} is null").drop(_TICK)
+        return self.spark.read.schema(self._with_tick).parquet(str(self.folder)).where(f"{TICK} is null").drop(TICK)
 
     def advance_watermark(self, to: datetime | int) -> None:
         """Move the watermark to this time, which is written like the times of rows. Takes two epochs without rows.
@@ -108,12 +106,12 @@ class StreamFeed:
             )
         latest = max(self._delayed(to, unit, delay) for _, unit, delay in self._ticking)
         schema = arrow_schema(self._with_tick)
-        self._write(table_of([{names[0]: latest, _TICK: True}], schema))
+        self._write(table_of([{names[0]: latest, TICK: True}], schema))
         self._write(schema.empty_table())  # a watermark counts from the next epoch on
 
     @property
     def _with_tick(self) -> StructType:
-        return StructType(list(self.schema.fields)).add(_TICK, "boolean")
+        return StructType(list(self.schema.fields)).add(TICK, "boolean")
 
     def _delayed(self, to: Any, unit: TimeUnit | None, delay: int) -> Any:
         """The time of a row that moves a watermark of this delay there."""
