@@ -130,6 +130,7 @@ def recover(
     tuning = ab.JoinTuning(
         probe="nested", fine_tuning=False, rebalance=rebalance, decluster=False, reorganise_every=EVERY
     )
+    original = vars(join_execution)["JoinOperator"]  # a KeyError, not a wrong figure, if the runtime makes joins elsewhere
     vars(join_execution)["JoinOperator"] = HeldJoin  # the public API has no way to pin workers to cores
     try:
         if pace is None:
@@ -148,7 +149,7 @@ def recover(
         if error is not None:
             raise error
     finally:
-        vars(join_execution)["JoinOperator"] = JoinOperator
+        vars(join_execution)["JoinOperator"] = original
     tables = [each.operators[0].decisions["routing"] for each in watch.seen[filling:]]
     moved = tuple(i for i in range(1, len(tables)) if tables[i] != tables[i - 1])
     return Recovery(pace, rebalance, tuple(watch.latencies[filling:]), EVERY, moved)

@@ -22,7 +22,7 @@ def demo_windows(
     """Traffic on an expressway: mean speeds over three sliding windows at once, beside Spark's window().
 
     Generates position reports, runs the query on a local Spark, compares the results, and writes a page and a picture
-    into the output folder. Takes about a minute. A quick look: [bold]python -m demos.windows --rows 100000[/].
+    into the output folder. Takes one to three minutes. A quick look: [bold]python -m demos.windows --rows 100000[/].
     """
     run(rows=rows, out=out, console=Console())
 
