@@ -130,7 +130,7 @@ def recover(
     tuning = ab.JoinTuning(
         probe="nested", fine_tuning=False, rebalance=rebalance, decluster=False, reorganise_every=EVERY
     )
-    original = vars(join_execution)["JoinOperator"]  # a KeyError, not a wrong figure, if the runtime makes joins elsewhere
+    original = vars(join_execution)["JoinOperator"]  # fails if the runtime makes joins elsewhere
     vars(join_execution)["JoinOperator"] = HeldJoin  # the public API has no way to pin workers to cores
     try:
         if pace is None:

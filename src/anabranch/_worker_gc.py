@@ -1,4 +1,4 @@
-"""What a Python worker of Spark does once in its life."""
+"""Garbage collection in Spark's Python workers."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import gc
 
 @functools.cache
 def freeze_loaded_objects() -> None:
-    """Take all that is loaded by now out of the garbage collector's sight; the first call counts.
+    """Exempt everything loaded so far from garbage collection; only the first call in a process has an effect.
 
-    Spark's worker collects all garbage after every task. With numba, Arrow and pandas loaded that goes over a million
-    objects which will never be garbage: a tenth of a second per task, more than the task itself in a small epoch.
+    Spark's worker runs a full collection after every task. With numba, Arrow and pandas loaded it visits a million
+    objects that never become garbage: a tenth of a second per task, more than the task itself in a small epoch.
     """
     gc.collect()
     gc.freeze()

@@ -1,8 +1,7 @@
-"""Calls that do not fit a signature: an error of ours that shows the right call, instead of a bare TypeError.
+"""Calls that do not match a signature raise one of our errors, which shows the right call, and not a bare TypeError.
 
-Arguments that are missing, misspelt or too many are refused before the call. Arguments of another type than the
-signature says are looked for only after a call has failed in a way of its own: functions check what they must
-themselves, and nothing is checked twice.
+Missing, misspelt and surplus arguments are refused before the call. Argument types are checked only after a call has
+failed for another reason: functions check what they need themselves, and nothing is checked twice.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ C = TypeVar("C", bound=type)
 
 
 def called_as(example: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """A public function or method, with an example of how to call it. Its signature stays as it is."""
+    """Decorate a public function or method with an example call for its errors. The signature does not change."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         call = _Call(function, function.__name__, example)
@@ -47,7 +46,7 @@ def called_as(example: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 
 def made_as(example: str) -> Callable[[C], C]:
-    """The same for a public class."""
+    """`called_as` for a public class."""
 
     def decorate(cls: C) -> C:
         named = called_as(example)(cls.__init__)  # type: ignore[misc]
@@ -71,11 +70,11 @@ class _Call:
             return self._signature.bind(*args, **kwargs)
         except TypeError as error:
             raise InvalidArgumentError(
-                f"{self._name}() cannot be called like this: {error}{self._near(str(error))}", hint=self._hint
+                f"{self._name}() does not accept this call: {error}{self._near(str(error))}", hint=self._hint
             ) from None
 
     def check_types(self, given: inspect.BoundArguments, error: Exception) -> None:
-        """Say which argument is of another type than the signature wants, if one is."""
+        """Raise an error for the first argument whose type does not match the signature, if there is one."""
         for name, value in given.arguments.items():
             parameter = self._signature.parameters[name]
             wanted = self._type_of(parameter)
@@ -87,24 +86,27 @@ class _Call:
             for each in values:
                 if not fits(each, wanted):
                     raise InvalidArgumentError(
-                        f"{name}={each!r} of {self._name}() is not of the type {parameter.annotation}", hint=self._hint
+                        f"{name}={each!r} of {self._name}() must be of type {parameter.annotation}",
+                        hint=self._hint,
                     ) from error
 
     def _type_of(self, parameter: inspect.Parameter) -> Any:
+        if not isinstance(parameter.annotation, str):  # `self` has none
+            return Any
         try:
-            return eval(parameter.annotation, dict(self._names))  # our own source
-        except Exception:  # of a name that only a type checker imports
+            return eval(parameter.annotation, dict(self._names))  # our own source code
+        except NameError:  # a name that is imported for type checkers only
             return Any
 
     def _near(self, error: str) -> str:
-        """The parameter that a misspelt one looks like."""
+        """A suggestion for a misspelt parameter."""
         unknown = re.search(r"unexpected keyword argument '(\w+)'", error)
         near = difflib.get_close_matches(unknown[1], self._signature.parameters, n=1) if unknown else []
         return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def fits(value: object, wanted: Any) -> bool:
-    """Whether a value is of a type as an annotation says it. What cannot be told, fits."""
+    """Whether a value matches an annotation. Annotations that cannot be checked match everything."""
     origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
     if origin in (typing.Union, types.UnionType):
         return any(fits(value, each) for each in arguments)
@@ -112,7 +114,7 @@ def fits(value: object, wanted: Any) -> bool:
         return isinstance(value, str | int) and value in arguments
     if wanted is None:
         return value is None
-    if wanted in (int, float):  # True is an int to Python, and no number to anybody else
+    if wanted in (int, float):  # to Python True is an int
         return isinstance(value, int | wanted) and not isinstance(value, bool)
     if origin is tuple and Ellipsis not in arguments:
         return isinstance(value, tuple) and len(value) == len(arguments) and all(map(fits, value, arguments))

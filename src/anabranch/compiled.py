@@ -1,9 +1,9 @@
 """Kernels: numba functions that are compiled once per machine.
 
-numba keeps the compiled code beside the source, or else in the user's cache folder, or where `NUMBA_CACHE_DIR` says.
-Where none of these can be written (a package that another user installed, a worker without a home folder) it refuses to
-define the function at all, and `import anabranch` would fail. There the code is kept in a folder of this user's own
-below the temporary one; and if even that is not safe, it is compiled anew in every process.
+numba caches compiled code beside the source, in the user's cache folder, or in `NUMBA_CACHE_DIR`. If none of these is
+writable (another user installed the package, a worker has no home folder), numba refuses to define the function at all,
+and `import anabranch` would fail. In that case the cache goes to a private folder below the temporary folder; if even
+that is not safe, every process compiles the code again.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def kernel(*, nogil: bool = False) -> Callable[[F], F]:
-    """Compile a function by numba, at its first call on this machine. The types of its arguments are found then."""
+    """Compile a function with numba when it is first called on this machine, for the argument types of that call."""
 
     def compiled(function: F) -> F:
         try:
             return _compiled(function, cache=True, nogil=nogil)
-        except RuntimeError:  # "no locator available": no folder that can be written
+        except RuntimeError:  # "no locator available": no writable folder
             folder = own_folder()
         if folder is None:
             return _compiled(function, nogil=nogil)
@@ -50,9 +50,9 @@ def _compiled(function: F, **options: bool) -> F:
 
 
 def own_folder() -> Path | None:
-    """A folder below the temporary one that only this user can write; None where somebody else has it.
+    """A folder below the temporary folder that only this user can write to; None if there is no such folder.
 
-    What is in it is loaded as code, so it must not be anybody else's.
+    Its content is loaded as code, so it must not belong to anyone else.
     """
     folder = Path(tempfile.gettempdir(), f"anabranch-kernels-{os.getuid() if hasattr(os, 'getuid') else 'user'}")
     try:

@@ -1,6 +1,6 @@
 """One family of errors.
 
-Every message says what is wrong and why it would harm; the hint says what to do. Catch `AnabranchError` to catch
+Every message says what is wrong and what it would cause; the hint says what to do. Catch `AnabranchError` to catch
 them all; the subclasses are for callers that react differently to different causes.
 """
 
@@ -52,7 +52,7 @@ def _rebuild(cls: type[AnabranchError], message: str, hint: str) -> AnabranchErr
 
 
 class InvalidArgumentError(AnabranchError, ValueError):
-    """A value that no query could use: a negative duration, a batch of no windows."""
+    """A value that no query can use: a negative duration, a batch of no windows."""
 
 
 class InvalidWindowError(InvalidArgumentError):
@@ -68,19 +68,19 @@ class ColumnTypeError(AnabranchError, TypeError):
 
 
 class StrategyError(AnabranchError):
-    """An aggregate, or a stream, that cannot run in the strategy that was asked for."""
+    """An aggregate or a stream that cannot run with the requested strategy."""
 
 
 class StreamingError(AnabranchError):
-    """Something that a streaming DataFrame cannot do, or a watermark that is missing."""
+    """An operation that a streaming DataFrame does not support, or a missing watermark."""
 
 
 class ReplayError(StreamingError):
-    """Recorded files that cannot be replayed: they changed under the stream, or go back in time."""
+    """Recorded files that cannot be replayed: they changed while the stream ran, or their times go backwards."""
 
 
 class ArithmeticOverflowError(AnabranchError, ArithmeticError):
-    """A window's sum that does not fit its type; a wrapped value would be a wrong answer."""
+    """A window's sum that does not fit its type; the wrapped value would be wrong."""
 
 
 class DisorderError(AnabranchError):
@@ -96,15 +96,15 @@ class ControllerError(AnabranchError, LookupError):
 
 
 class OverloadError(AnabranchError):
-    """More comes in than can be processed within the latency bound, and the query was told to stop then."""
+    """More rows arrive than can be processed within the latency bound, and the query is set to stop in that case."""
 
 
 class OperatorError(AnabranchError):
-    """An operator, a route or a sink of the user that did what the runtime cannot take."""
+    """A user's operator, route or sink that did something the runtime cannot handle."""
 
 
 class StateError(AnabranchError):
-    """A durable file that is missing, torn or cannot be written, or live state that another process has changed."""
+    """A durable file that is missing, damaged or cannot be written, or live state that another process has changed."""
 
 
 class CheckpointError(AnabranchError):
@@ -116,11 +116,11 @@ class JobError(AnabranchError):
 
 
 class JavaNotFoundError(AnabranchError):
-    """No Java that Spark can run on."""
+    """No Java installation that Spark can run on."""
 
 
 class WorkerPythonError(AnabranchError):
-    """The workers run a Python of another version, or one that lacks packages."""
+    """The workers run a Python of another version, or one without the packages they need."""
 
 
 class MissingDependencyError(AnabranchError, ImportError):
@@ -128,7 +128,7 @@ class MissingDependencyError(AnabranchError, ImportError):
 
 
 def column_not_found(name: str, columns: Iterable[str]) -> ColumnNotFoundError:
-    """The error for an unknown column, with the names that look like it."""
+    """The error for an unknown column; it suggests similar names."""
     known = list(columns)
     near = difflib.get_close_matches(name.lower(), [c.lower() for c in known], n=3, cutoff=0.5)
     names = [c for c in known if c.lower() in near]
@@ -137,13 +137,13 @@ def column_not_found(name: str, columns: Iterable[str]) -> ColumnNotFoundError:
 
 
 def cannot_write(path: str, error: OSError) -> StateError:
-    """The error for a file system that does not take a file."""
+    """The error for a file that could not be written."""
     return StateError(
         f"{path} cannot be written: {cause_of(error)}. Nothing was lost: the epoch will run again after a restart",
-        hint="make room, or restore the folder and the right to write to it, then start the query again",
+        hint="make room, or restore the folder and the permission to write to it, then start the query again",
     )
 
 
 def cause_of(error: OSError) -> str:
-    """What the operating system says."""
+    """The operating system's reason."""
     return os.strerror(error.errno) if error.errno else str(error)

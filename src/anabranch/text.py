@@ -1,4 +1,4 @@
-"""Numbers and times as people read them."""
+"""Numbers and times, formatted for people."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def moment(micros: int | None) -> str:
-    """An event time in microseconds as a time in UTC: ``2024-01-31 09:30:05.25Z``; the number if no calendar has it."""
+    """An event time in microseconds as text: ``2024-01-31 09:30:05.25Z``; the number if it is outside the calendar."""
     if micros is None:
         return NO_VALUE
     try:
@@ -25,12 +25,12 @@ def moment(micros: int | None) -> str:
 
 
 def clock(seconds: float) -> str:
-    """A time of the wall clock, in seconds since 1970, as a time in UTC, to the second."""
+    """A wall-clock time (seconds since 1970) in UTC, to the second."""
     return moment(int(seconds) * 1_000_000)
 
 
 def amount(number: float) -> str:
-    """A count or rate in three digits: 950, 12.3 k, 4.56 M."""
+    """A count or rate with three digits: 950, 12.3 k, 4.56 M."""
     for unit, name in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
         if number >= unit:
             return f"{number / unit:.3g}{name}"

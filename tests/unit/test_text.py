@@ -1,4 +1,4 @@
-"""Numbers and times as people read them."""
+"""Numbers and times, formatted for people."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What became of the keys: counts of a task, which the driver puts together into the metrics of paper 3.
+"""Which worker got which keys: counts of each task, which the driver combines into the metrics of `keys.metrics`.
 
-Tuples, and different keys, per window of the partitioner and per worker; and the keys with the most tuples, for the
-table that splitters may share. Keys are known by their hash.
+They are the tuples and distinct keys per window of the partitioner and per worker, and the keys with the most tuples,
+for the table that splitters may share. Keys are identified by their hash.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 MOST_WINDOWS = 16
-"""Of so many windows, the latest, a task tells its counts: an epoch seldom has more."""
+"""A task reports this many windows, the latest ones: an epoch seldom has more."""
 HEAVY_KEYS = 1_000
-"""Keys of the shared table. Any other key has less than each of them: at most a thousandth of the tuples."""
+"""Keys in the shared table. Every other key has fewer tuples than these: at most a thousandth of all."""
 
 Ints = NDArray[np.int64]
 
@@ -52,7 +52,7 @@ class KeyCounter:
     pieces: list[tuple[Ints, Ints, Ints, Ints]] = field(default_factory=list)
 
     def add(self, windows: Ints, workers: Ints, keys: Ints, tuples: Ints) -> None:
-        """Some (window, worker, key) with their tuples; the same may come again."""
+        """Add the tuples of some (window, worker, key); each may be added several times."""
         self.pieces.append((windows, workers, keys, tuples))
 
     def census(self) -> KeyCensus | None:

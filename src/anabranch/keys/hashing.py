@@ -1,20 +1,21 @@
 """A stable 64-bit hash of keys: Spark's `xxhash64`, once as a Column and once over Arrow arrays.
 
-A key that Spark routes and a key that a splitter routes must find the same group: in every process, on every machine
-and after a restart. Python's `hash` promises none of this, so the hash is Spark's own. `key_hash` asks Spark for it,
-`hash_keys` computes the same bits from Arrow buffers, and a property test holds the two equal.
+Spark and a splitter must route a key to the same group: in every process, on every machine and after a restart.
+Python's `hash` guarantees none of this, so the hash is Spark's own. `key_hash` has Spark compute it, `hash_keys`
+computes the same bits from Arrow buffers, and a property test compares the two.
 
-The rules, all of them Spark's but the last:
+The rules, all of them Spark's except the last:
 
 - The seed is 42. Columns are chained: the hash of one is the seed of the next.
 - The type says what is hashed: 32 bits of a bool, tinyint, smallint, int, date or float; 64 bits of a bigint, timestamp
   or double; the bytes of a string or binary. A decimal of up to 18 digits is its unscaled value in 64 bits, a wider one
   the bytes of that value, big-endian and as few as hold it. So the int 1 and the bigint 1 have different hashes.
 - -0.0 counts as 0.0, and every NaN as the same NaN.
-- A string is its bytes, whatever the collation: values that only a collation makes equal have different hashes.
-- Null leaves the seed as it is. Alone, that would make ('a', null) and (null, 'a') the same key. So with more than one
-  key the chain begins with a bigint that says which keys are null: bit i for key i (with more than 63 keys, one bigint
-  for every 63). It comes first because it is nearly always 0: the seed after it is then the same for all rows.
+- A string counts as its bytes, whatever the collation: values that are equal only by collation have different hashes.
+- Null leaves the seed unchanged. On its own, that would make ('a', null) and (null, 'a') the same key. So with more
+  than one key the chain begins with a bigint that says which keys are null: bit i for key i (with more than 63 keys,
+  one bigint for every 63). It comes first because it is nearly always 0: then the seed after it is the same for all
+  rows.
 """
 
 from __future__ import annotations
@@ -46,11 +47,11 @@ from anabranch.keys.xxhash64 import (
 from anabranch.spark.arrow import arrow_type
 
 SEED = 42
-"""Where every chain begins."""
+"""The seed of the first column."""
 NULL_BITS = 63
-"""Keys for which one bigint says whether they are null."""
+"""How many keys share one bigint of null bits."""
 LONG_DIGITS = 18
-"""Digits of a decimal that always fit 64 bits; a wider one is hashed as bytes, whatever its value."""
+"""The most digits of a decimal that always fit 64 bits; a wider decimal is hashed as bytes, whatever its value."""
 
 
 def key_hash(keys: Sequence[Column]) -> Column:
@@ -64,12 +65,12 @@ def key_hash(keys: Sequence[Column]) -> Column:
 
 
 def hash_keys(columns: Sequence[pa.Array | pa.ChunkedArray]) -> NDArray[np.int64]:
-    """The hash of every row of the columns: what `key_hash` gives for the same values.
+    """The hash of every row of the columns: the same as `key_hash` for the same values.
 
     Timestamps of any unit count as the microseconds that Spark holds. Dictionary arrays count as their values.
 
     Raises:
-        ColumnTypeError: a column is of a type without a hash here, such as a struct or a list.
+        ColumnTypeError: a column has a type that cannot be hashed here, such as a struct or a list.
         InvalidArgumentError: there are no columns, or they differ in length.
     """
     _check_some(columns)
@@ -79,8 +80,8 @@ def hash_keys(columns: Sequence[pa.Array | pa.ChunkedArray]) -> NDArray[np.int64
     rows = len(arrays[0])
     if any(len(array) != rows for array in arrays):
         raise InvalidArgumentError(
-            f"the key columns have {', '.join(str(len(array)) for array in arrays)} rows: nobody can know which values "
-            "belong together",
+            f"the key columns have {', '.join(str(len(array)) for array in arrays)} rows, so it is not known "
+            "which values belong together",
             hint="take all key columns from the same record batch",
         )
     hashes, alike = _seeds(arrays, rows)
@@ -142,7 +143,7 @@ _WIDTHS = {
     pa.float32(): np.int32,
     pa.float64(): np.int64,
 }
-"""How the values of a type lie in its buffer (those of bool, once they have a byte each)."""
+"""How values of a type are stored in its buffer (bool: once it has a byte per value)."""
 
 _OFFSETS = {
     pa.string(): np.int32,
@@ -151,7 +152,7 @@ _OFFSETS = {
     pa.large_binary(): np.int64,
 }
 
-# Of a float without its sign: infinity, above which every pattern is a NaN, and the NaN that stands for them all.
+# Bits of a float without its sign: infinity, above which every pattern is a NaN, and the NaN that replaces them all.
 _INFINITY = {pa.float32(): 0x7F800000, pa.float64(): 0x7FF0000000000000}
 _NAN = {pa.float32(): 0x7FC00000, pa.float64(): 0x7FF8000000000000}
 
@@ -162,13 +163,13 @@ _ALL_VALID: Bytes = np.frombuffer(b"", np.uint8)
 
 
 def check_key_type(kind: pa.DataType) -> None:
-    """Whether a key of that type can be hashed here; an error if not."""
+    """Raise an error if keys of that type cannot be hashed here."""
     values = kind.value_type if pa.types.is_dictionary(kind) else kind
     is_other = pa.types.is_timestamp(values) or pa.types.is_decimal128(values) or pa.types.is_null(values)
     if not (values in _WIDTHS or values in _OFFSETS or _is_view(values) or is_other):
         raise ColumnTypeError(
-            f"a key of type {kind} has no hash here, so its rows could not be told apart as Spark does",
-            hint="use the parts of it that matter as keys of their own, or cast it to an integer, a string or binary",
+            f"keys of type {kind} cannot be hashed here, so their rows cannot be routed as Spark does",
+            hint="use the fields that matter as separate keys, or cast the key to an integer, a string or binary",
         )
 
 
@@ -177,22 +178,22 @@ def _is_view(kind: pa.DataType) -> bool:
 
 
 def _whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """The column as one array, whose validity bitmap tells all its nulls."""
+    """The column as one array whose validity bitmap covers all its nulls."""
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    # A dictionary may hold null as one of its values; the bitmap knows nothing of those.
+    # A dictionary may contain null as a value; the bitmap does not show those.
     if pa.types.is_dictionary(array.type) and array.dictionary.null_count:
         array = array.dictionary_decode()
-    # A column of nulls only has no bitmap; of which other type its nulls are does not matter.
+    # A column of type null has no bitmap; any other type will do for its nulls.
     return array.cast(pa.int8()) if pa.types.is_null(array.type) else array
 
 
 def _is_small_dictionary(array: pa.Array) -> bool:
-    """Whether it has fewer values than rows. It need not: a slice of a few rows keeps the whole dictionary."""
+    """Whether it has fewer values than rows; a slice of a few rows keeps the whole dictionary."""
     return pa.types.is_dictionary(array.type) and len(array.dictionary) < len(array)
 
 
 def _hash_by_dictionary(array: pa.DictionaryArray, hashes: Hashes) -> None:
-    """As `_chain`, for hashes that are all the same: each value of the dictionary is hashed once."""
+    """As `_chain`, for hashes that are all equal: each value of the dictionary is hashed once."""
     n_values = len(array.dictionary)
     of_values = np.full(n_values + 1, hashes[0])  # one more, for null
     _chain(array.dictionary, of_values[:-1])
@@ -201,7 +202,7 @@ def _hash_by_dictionary(array: pa.DictionaryArray, hashes: Hashes) -> None:
 
 
 def _chain(array: pa.Array, hashes: Hashes) -> None:
-    """Replace each hash by that of the value with the hash as its seed; where the value is null, it stays."""
+    """Replace each hash by the hash of the value, with the old one as the seed; nulls leave it unchanged."""
     kind = array.type
     if not len(array):
         return
@@ -223,14 +224,14 @@ def _chain(array: pa.Array, hashes: Hashes) -> None:
 
 
 def _validity(array: pa.Array) -> Bytes:
-    """The bitmap in which bit `array.offset` + i says that value i is not null; without nulls, none."""
+    """The bitmap in which bit `array.offset` + i is set if value i is not null; empty if there are no nulls."""
     return np.frombuffer(array.buffers()[0], np.uint8) if array.null_count else _ALL_VALID
 
 
 def _numbers(array: pa.Array) -> Ints:
     """The values as the integers that are hashed."""
     if pa.types.is_decimal128(array.type):
-        # The low halves of 128 bits are the whole value: the high ones only repeat the sign.
+        # The low half of the 128 bits is the whole value: the high half only repeats the sign.
         halves = np.frombuffer(array.buffers()[1], np.int64, 2 * (array.offset + len(array)))
         return _frozen(np.ascontiguousarray(halves[2 * array.offset :: 2]))
     bits = np.frombuffer(array.buffers()[1], _WIDTHS[array.type], array.offset + len(array))[array.offset :]
@@ -247,11 +248,11 @@ def _string_bytes(array: pa.Array) -> tuple[Bytes, Ints, Ints]:
 
 
 def _decimal_bytes(array: pa.Array) -> tuple[Bytes, Ints, Ints]:
-    """As `_string_bytes`: the unscaled values as Java's BigInteger gives them, big-endian and as short as can be."""
+    """As `_string_bytes`: the unscaled values as Java's BigInteger gives them, big-endian and as short as possible."""
     width = _DECIMAL_BYTES
     data = np.frombuffer(array.buffers()[1], np.uint8, width * (array.offset + len(array)))
     data = np.ascontiguousarray(data.reshape(-1, width)[array.offset :, ::-1])
-    # A leading byte says nothing if it is all sign, and the byte after it begins with the sign too.
+    # A leading byte is redundant if it is all sign and the byte after it begins with the sign too.
     sign = np.where(data[:, :1] >= 0x80, 0xFF, 0)
     idle = (data[:, :-1] == sign) & ((data[:, 1:] ^ sign) < 0x80)
     rows = np.arange(len(data), dtype=np.int64) * width
@@ -260,18 +261,18 @@ def _decimal_bytes(array: pa.Array) -> tuple[Bytes, Ints, Ints]:
 
 
 def _frozen(array: NDArray[Any]) -> NDArray[Any]:
-    """Read-only, as Arrow's buffers are: for numba that is another type, which would compile every kernel twice."""
+    """Read-only, as Arrow's buffers are: to numba, writable is another type, and it would compile each kernel twice."""
     array.flags.writeable = False
     return array
 
 
 def unhashable(key: str, kind: DataType) -> str | None:
-    """Why a key of that type cannot be placed by its hash."""
+    """Why a key of that type cannot be routed by its hash; None if it can."""
     try:
         check_key_type(arrow_type(kind))
     except (ColumnTypeError, PySparkTypeError):
-        return f"the key {key!r} is of type {kind.simpleString()}, for which there is no hash"
+        return f"the key {key!r} is of type {kind.simpleString()}, which cannot be hashed"
     if isinstance(kind, StringType) and not kind.isUTF8BinaryCollation():
-        # Keys that a collation makes equal have different hashes: they would be told apart.
-        return f"the key {key!r} has a collation, by which different strings are one key"
+        # Keys that are equal by collation have different hashes, so they would become separate keys.
+        return f"the key {key!r} has a collation, which makes different strings the same key"
     return None

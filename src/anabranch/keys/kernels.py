@@ -1,19 +1,20 @@
-"""Numba kernels of the partitioners: from key hashes to workers, tuple by tuple, in the order in which they come.
+"""Numba kernels of the partitioners: from key hashes to workers, tuple by tuple, in order of arrival.
 
-A key's candidates are d different workers: the j-th is drawn from those that are left, by the j-th mix of the key's
+A key's candidates are d different workers: the j-th is drawn from the remaining ones, by the j-th mix of the key's
 hash. So the first is the worker of hash partitioning, and with d = V every worker is a candidate.
 
 Exact sets of keys are one open-addressing table for all workers, so that one lookup answers `contains` for all
-candidates. Where keys stay whole (AM, cAM) an entry is a key hash and its worker; where they do not, a key hash and one
-bit per candidate that has got the key. Two keys with the same 64-bit hash count as one: they then share a worker, which
-changes no result. A lookup in a large table waits for memory; so the entries of the next few tuples are touched first,
-all at once.
+candidates. If keys stay whole (AM, cAM) an entry is a key hash and its worker; otherwise, a key hash and one bit per
+candidate that has the key. Two keys with the same 64-bit hash count as one: they share a worker, which changes no
+result. A lookup in a large table waits for memory, so the entries of the next few tuples are touched first, all at
+once.
 
-HyperLogLog: 4,096 registers of 5 bits, one byte each, for every worker. A register holds at most 31, so the sum of
-2^-register is exact in a double and can be kept up to date; an estimate is computed anew only when it has changed.
-`contains` is the trial update of section 3.2.2: a key that would not change the estimate is taken for known.
+HyperLogLog: 4,096 registers of 5 bits, one byte each, for every worker. A register is at most 31, so the sum of
+2^-register is exact in a double and can be updated in place; an estimate is recomputed only when it has changed.
+`contains` is a trial update: a key that would not change the estimate counts as known.
 
-All of it is one file because numba's cache looks at the file of the outermost function only.
+numba's cache looks only at the file of the outermost function. After a change in `compiled.mix64`, remove
+`__pycache__`.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _RAW = _ALPHA * REGISTERS * REGISTERS
 _LINEAR_BELOW = 2.5 * REGISTERS
 
 FULLEST = 0.5
-"""of the table of keys: fuller ones are slow to search"""
+"""The largest share of used entries in the table of keys: fuller tables are slow to search."""
 
 TOUCHED_TOGETHER = 16
 """Tuples whose table entries are touched together."""
@@ -58,14 +59,14 @@ def _mixed(key: np.uint64, j: int) -> np.uint64:
 
 @kernel()
 def _drawn(key: np.uint64, j: int, among: int) -> int:
-    """A number below `among`, by the upper half of the j-th hash: a product instead of a division."""
+    """A number below `among` from the upper half of the j-th hash: by a product instead of a division."""
     return np.int64(((_mixed(key, j) >> np.uint64(32)) * np.uint64(among)) >> np.uint64(32))  # type: ignore[return-value]
 
 
 @kernel()
 def _candidates(key: np.uint64, workers: int, chosen: Ints, taken: Ints) -> None:
-    """Fill `chosen` with different workers, in the order of choice; `taken` is room to work in."""
-    if len(chosen) == 2:  # the usual case, and all that most tuples cost
+    """Fill `chosen` with different workers, in order of preference; `taken` is scratch space."""
+    if len(chosen) == 2:  # the usual case, made fast
         first = _drawn(key, 0, workers)
         second = _drawn(key, 1, workers - 1)
         chosen[0] = first
@@ -73,7 +74,7 @@ def _candidates(key: np.uint64, workers: int, chosen: Ints, taken: Ints) -> None
         return
     for j in range(len(chosen)):
         worker = _drawn(key, j, workers - j)
-        # The number counts among those not taken yet: step over the taken ones, which are kept in order.
+        # The number counts only workers not taken yet: step over the taken ones, which are kept in order.
         at = 0
         while at < j and worker >= taken[at]:
             worker += 1
@@ -86,7 +87,7 @@ def _candidates(key: np.uint64, workers: int, chosen: Ints, taken: Ints) -> None
 
 @kernel()
 def candidates_of(hashes: Hashes, workers: int, choices: int) -> Ints:
-    """The candidates of each key, one row a key: for tests and for those who want to look."""
+    """The candidates of each key, one row per key: for tests and inspection."""
     found = np.empty((len(hashes), choices), np.int64)
     taken = np.empty(choices, np.int64)
     for i in range(len(hashes)):
@@ -139,7 +140,7 @@ def fewest_tuples(hashes: Hashes, choices: int, out: Workers, loads: Ints) -> No
 
 @kernel()
 def _least(values: NDArray[np.generic], chosen: Ints) -> int:
-    """Which candidate has the least; of several the first."""
+    """The candidate with the smallest value; the first of several."""
     best = 0
     for j in range(1, len(chosen)):
         if values[chosen[j]] < values[chosen[best]]:
@@ -149,7 +150,7 @@ def _least(values: NDArray[np.generic], chosen: Ints) -> int:
 
 @kernel()
 def _least_hybrid(loads: Ints, counts: NDArray[np.generic], balance: float, chosen: Ints, extremes: Floats) -> int:
-    """Which candidate has the least hybrid load, equations (7) to (9); `extremes` has min and max of both loads."""
+    """The candidate with the smallest hybrid load, equations (7) to (9); `extremes` has min and max of both loads."""
     best, least = 0, math.inf
     for j in range(len(chosen)):
         worker = chosen[j]
@@ -165,7 +166,7 @@ def _least_hybrid(loads: Ints, counts: NDArray[np.generic], balance: float, chos
 
 @kernel()
 def _raised(values: NDArray[np.generic], before: float, worker: int, extremes: Floats, at: int) -> None:
-    """Keep min and max (at `at`, `at + 1`) after a worker's value rose from `before`."""
+    """Update min and max (at `at`, `at + 1`) after a worker's value rose from `before`."""
     extremes[at + 1] = max(extremes[at + 1], values[worker])
     if before == extremes[at]:
         extremes[at] = values.min()
@@ -186,7 +187,7 @@ def _slot(table: NDArray[np.uint64], key: np.uint64) -> int:
 
 @kernel()
 def grown(table: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The table with twice the room."""
+    """The table with twice the capacity."""
     larger = np.zeros((2 * len(table), table.shape[1]), np.uint64)
     for i in range(len(table)):
         if table[i, 0] != _NO_KEY:
@@ -196,7 +197,7 @@ def grown(table: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 @kernel()
 def _touched(table: NDArray[np.uint64], hashes: Hashes, begin: int, end: int) -> np.uint64:
-    """Bring the entries of these keys into the cache. The loads do not wait for one another, as lookups would."""
+    """Bring the entries of these keys into the cache. These loads do not wait for one another, as lookups would."""
     mask, seen = np.uint64(len(table) - 1), _NO_KEY
     for i in range(begin, end):
         seen |= table[hashes[i] & mask, 0]
@@ -210,7 +211,7 @@ def assign_whole(
 ) -> tuple[int, int, np.uint64]:  # fmt: skip
     """AM (`by_keys`) and cAM with sets; stops early when the table must grow.
 
-    Returns (tuples done, entries used, what was touched: of no use, but what nobody gets the compiler leaves out).
+    Returns (tuples done, entries used, touched values). The last is returned only so that it is not optimised away.
     """
     chosen, taken = np.empty(choices, np.int64), np.empty(choices, np.int64)
     room = int(FULLEST * len(table))
@@ -243,7 +244,7 @@ def assign_spread(
 ) -> tuple[int, int, np.uint64]:  # fmt: skip
     """CM (`by_keys`) and LM with sets; stops early when the table must grow.
 
-    Returns (tuples done, entries used, what was touched: of no use, but what nobody gets the compiler leaves out).
+    Returns (tuples done, entries used, touched values). The last is returned only so that it is not optimised away.
     """
     chosen, taken = np.empty(choices, np.int64), np.empty(choices, np.int64)
     room = int(FULLEST * len(table))
@@ -304,7 +305,7 @@ def estimate(inverse_sum: float, zeros: int) -> float:
 def _after(register: np.int64, rank: int, inverse_sum: float, zeros: int) -> tuple[float, int, float]:
     """(sum, zeros, estimate) after a register rose to `rank`.
 
-    `register` must be a signed number: numba's int() of a byte stays a byte, and minus a byte is not what it seems.
+    `register` must be a signed number: in numba int() of a byte stays a byte, whose negative wraps around.
     """
     inverse_sum += 2.0**-rank - 2.0**-register
     if register == 0:
@@ -357,7 +358,7 @@ def assign_hll(
             registers[worker, at] = rank
             sums[worker], zeros[worker], estimates[worker] = _after(register, rank, sums[worker], zeros[worker])
             if policy == LM and estimates[worker] != before:
-                # Where linear counting ends, the estimate may fall: then nothing is known of the extremes.
+                # Where linear counting ends, the estimate may fall: then the extremes must be found again.
                 if estimates[worker] < before:
                     extremes[2], extremes[3] = estimates.min(), estimates.max()
                 else:

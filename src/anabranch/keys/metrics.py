@@ -1,16 +1,16 @@
-"""What a partitioning costs in a window: the metrics of paper 3.
+"""What a partitioning costs in a window (equations: see docs/papers.md).
 
-L_j is the number of tuples that worker j got, CL_j (equation 5) the number of different keys.
+L_j is the number of tuples that worker j got, CL_j (equation 5) the number of distinct keys.
 
 | metric | equation | |
 |---|---|---|
 | tuple imbalance | (1) | max L - avg L: how much longer the slowest worker evaluates |
 | cardinality imbalance | (6) | max CL - avg CL |
 | hybrid imbalance | (10) | max H - avg H, where H mixes both loads, scaled to 0..1 (7, 8, 9) |
-| aggregation cost | (4) | sum of CL: partial results that are to be combined |
+| aggregation cost | (4) | sum of CL: partial results to combine |
 
-Proposition 1: the aggregation cost lies between the number of keys (every key on one worker) and V times that (every
-key on every worker).
+The aggregation cost lies between the number of keys (every key on one worker) and V times that (every key on every
+worker).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class WindowLoads:
-    """The loads of the V workers in one window, and the number of different keys in it."""
+    """The loads of the V workers in one window, and its number of distinct keys."""
 
     tuples: tuple[int, ...]
     keys: tuple[int, ...]
@@ -43,7 +43,7 @@ class WindowLoads:
         return _imbalance(np.asarray(self.keys))
 
     def hybrid_imbalance(self, p: float = 0.5) -> float:
-        """p is the share of the tuples in the load."""
+        """p is the weight of tuples in the load; 1 - p that of keys."""
         mixed = p * _scaled(np.asarray(self.tuples)) + (1.0 - p) * _scaled(np.asarray(self.keys))
         return _imbalance(mixed)
 
@@ -53,11 +53,11 @@ class WindowLoads:
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """Proposition 1: between them lies the aggregation cost."""
+        """The least and the greatest possible aggregation cost."""
         return self.distinct, self.distinct * len(self.tuples)
 
     def metrics(self, p: float = 0.5) -> Metrics:
-        """All of them, as plain numbers."""
+        """All metrics, as plain numbers."""
         low, high = self.bounds
         return Metrics(
             len(self.tuples), self.rows, self.distinct, self.tuple_imbalance, self.cardinality_imbalance,
@@ -67,7 +67,7 @@ class WindowLoads:
 
 @dataclass(frozen=True)
 class Metrics:
-    """What is told of a window; see the module."""
+    """The metrics of a window; see the module."""
 
     workers: int
     tuples: int
@@ -98,7 +98,7 @@ def _imbalance(loads: NDArray[Any]) -> float:
 
 
 def _scaled(loads: NDArray[Any]) -> NDArray[np.float64]:
-    """Equations (7) and (8); 0 for all where all are equal."""
+    """Equations (7) and (8); all 0 if all loads are equal."""
     low, high = loads.min(), loads.max()
     if high == low:
         return np.zeros(len(loads))

@@ -1,12 +1,12 @@
-"""A partitioner: what one splitter knows while it says which worker gets which tuple (paper 3, algorithm 1).
+"""A partitioner: one splitter's counts, by which it decides which worker gets which tuple.
 
     hashes of the keys, windows of the tuples ──▶ Partitioner.assign ──▶ workers
                                                      │ per open window: tuples per worker (L), keys per worker (C)
 
-The paper's streams are in order, so it has one window open and resets when a tuple of the next one comes. Here tuples
-may come out of order: each window has counts of its own, of which the newest few are kept. In order it is the same.
+Tuples may come out of order, so each window has its own counts; those of the newest few windows are kept. If tuples
+are in order, this is the same as resetting the counts at the end of each window.
 
-Partitioners of several splitters share nothing. They get the same input whenever an epoch runs again, and hold no
+Partitioners of several splitters share nothing. When an epoch runs again they get the same input, and they keep no
 state between epochs, so they decide the same again.
 """
 
@@ -26,11 +26,11 @@ from anabranch.keys.kernels import REGISTERS, Floats, Hashes, Ints, Workers
 from anabranch.keys.policy import COUNTING_KEYS, Partitioning
 
 MOST_OPEN_WINDOWS = 8
-"""Windows whose counts are kept: rows out of order seldom reach further back."""
+"""Windows whose counts are kept: late rows seldom reach further back."""
 MOST_BYTES = 1 << 30
-"""Memory for counts of windows where keys must stay whole."""
+"""Memory for the counts of windows if keys must stay whole."""
 FIRST_ROOM = 64
-"""entries of a new table of keys"""
+"""Entries of a new table of keys."""
 
 _KERNEL = {"cm": kernels.CM, "am": kernels.AM, "cam": kernels.CAM, "lm": kernels.LM}
 
@@ -43,7 +43,7 @@ class HeavyKeys:
     workers: Workers = field(default_factory=lambda: np.empty(0, np.int32))
 
     def as_json(self) -> dict[str, list[int]]:
-        """For the ledger."""
+        """The form kept in the ledger."""
         return {"keys": self.keys.tolist(), "workers": self.workers.tolist()}
 
     @classmethod
@@ -52,9 +52,9 @@ class HeavyKeys:
 
 
 def table_of(heaviest: Sequence[tuple[int, int]], workers: int) -> HeavyKeys:
-    """Places keys, given with their tuples: the heaviest first, each on the worker that has the least so far.
+    """Assign keys, given with their tuples: the heaviest first, each to the worker with the smallest load so far.
 
-    What the many light keys add is even, since they are hashed.
+    The many light keys are hashed, so they add an even load.
     """
     loads = [(0, worker) for worker in range(workers)]
     placed: dict[int, int] = {}
@@ -94,7 +94,7 @@ class _Counts:
     loads: Ints
     """L: tuples per worker"""
     turn: int
-    """SH: who is next"""
+    """SH: the next worker"""
     extremes: Floats
     """LM: min and max of L, min and max of C"""
     cardinality: _Sets | _Sketches | None
@@ -110,8 +110,8 @@ def _size(counts: _Counts) -> int:
 class Partitioner:
     """Assigns tuples to `workers`. `first` differs between splitters, so that their turns (SH) do not coincide.
 
-    With `strict` somebody relies on keys being whole: windows are kept while there is room, and a tuple of one that had
-    to be forgotten is an error, since its key might be sent elsewhere now.
+    With `strict` keys must stay whole: counts of windows are kept while there is memory, and a tuple of a window whose
+    counts had to be dropped is an error, since its key might now go elsewhere.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Partitioner:
         self.choices = min(partitioning.choices, workers)
         self._first = first
         heavy = heavy or HeavyKeys()
-        # An epoch that runs again may find a table for more workers than there are now.
+        # An epoch that runs again may have a table for more workers than there are now.
         self._heavy = HeavyKeys(heavy.keys, heavy.workers % np.int32(workers))
         self._strict = strict
         self._open: dict[int, _Counts] = {}
@@ -136,7 +136,7 @@ class Partitioner:
         self._bytes = 0
 
     def assign(self, hashes: NDArray[Any], windows: NDArray[Any] | None = None) -> Workers:
-        """The worker of each tuple. Hashes are 64-bit integers; without `windows` all tuples are of one."""
+        """The worker of each tuple. Hashes are 64-bit integers; without `windows` all tuples are in one window."""
         keys = np.ascontiguousarray(hashes).view(np.uint64)
         out = np.empty(len(keys), np.int32)
         if not len(keys):
@@ -147,7 +147,7 @@ class Partitioner:
         if windows[0] == windows[-1] and (windows == windows[0]).all():
             self._assign(self._counts(int(windows[0])), keys, out)
             return out
-        # Windows do not know of each other, so they may be taken one after the other.
+        # Windows are independent, so they may be processed one after the other.
         for window in np.unique(windows).tolist():
             mine = np.flatnonzero(windows == window)
             part = np.empty(len(mine), np.int32)
@@ -156,7 +156,7 @@ class Partitioner:
         return out
 
     def loads(self, window: int = 0) -> Ints:
-        """L of an open window."""
+        """Tuples per worker in an open window."""
         return self._counts(window).loads
 
     @property
@@ -169,9 +169,9 @@ class Partitioner:
         if found is None:
             if self._strict and self._forgotten is not None and window <= self._forgotten:
                 raise OperatorError(
-                    f"rows of window {window} come after those of much later windows, and what was known of it has "
-                    "been forgotten to save memory: a key could be counted twice",
-                    hint='sort the rows by time, or take partition="fld", which remembers nothing',
+                    f"rows of window {window} came after those of much later windows, and its counts were dropped to "
+                    "save memory: a key could be counted twice",
+                    hint='sort the rows by time, or use partition="fld", which needs no counts',
                 )
             found = self._open[window] = self._new(window)
             if len(self._open) > 1 and self._full():

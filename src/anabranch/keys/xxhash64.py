@@ -1,4 +1,4 @@
-"""XXH64 as Spark computes it, compiled: over the buffers of Arrow arrays, chained from key to key."""
+"""Numba kernels: XXH64 as Spark computes it, over the buffers of Arrow arrays, chained from key to key."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Ints = NDArray[np.signedinteger[Any]]
 Bytes = NDArray[np.uint8]
 Hashes = NDArray[np.uint64]
 
-# numba makes floats of an unsigned and a signed integer together, so every constant below is unsigned.
+# numba turns an unsigned and a signed integer together into floats, so every constant below is unsigned.
 _P1 = np.uint64(0x9E3779B185EBCA87)
 _P2 = np.uint64(0xC2B2AE3D27D4EB4F)
 _P3 = np.uint64(0x165667B19E3779F9)
@@ -23,7 +23,7 @@ _LOW_HALF = np.uint64(0xFFFFFFFF)
 _ONE, _FOUR, _EIGHT, _STRIPE = np.uint64(1), np.uint64(4), np.uint64(8), np.uint64(32)
 
 _LANES = 64
-"""Values that go through the steps of the hash together; a constant, so that the compiler unrolls the loops."""
+"""Values that are hashed together; a constant, so that the compiler unrolls the loops."""
 
 
 @kernel()
@@ -83,7 +83,7 @@ def hash_longs(values: Ints, valid: Bytes, offset: int, hashes: Hashes) -> None:
     """Spark's hashLong."""
     done = 0
     if len(valid) == 0:
-        # The steps of one hash wait for each other. The same step of many values does not, and becomes vector code.
+        # The steps of one hash depend on each other. The same step of many values does not, and becomes vector code.
         lanes = np.empty(_LANES, np.uint64)
         done = len(values) // _LANES * _LANES
         for first in range(0, done, _LANES):
@@ -149,7 +149,7 @@ def _merge(h: Any, lane: Any) -> Any:
     return (h ^ (_rotate(lane * _P2, 31) * _P1)) * _P1 + _P4
 
 
-# Values begin anywhere, so words are put together from bytes; the compiler makes one load of it.
+# Values are not aligned, so words are assembled from bytes; the compiler turns this into one load.
 
 
 @kernel()

@@ -1,4 +1,4 @@
-"""Where the branches join again. Pure; knows nothing of Spark."""
+"""Where branches of a stream come together again. Independent of Spark."""
 
 from anabranch.merge.ordered import PENDING, OrderedMerge, Pending, merge_ordered
 

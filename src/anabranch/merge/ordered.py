@@ -1,14 +1,14 @@
-"""Ordered merge: many workers' results become one stream with a bound k on its disorder (paper 1, section 2.5).
+"""Ordered merge: many workers' results become one stream with a bound k on its disorder.
 
-**The bound.** Results carry a window id and leave at positions 1, 2, 3, ... Whatever leaves more than k positions after
-a result s has an id >= s's: two results that leave out of order are at most k positions apart. k = 0 is strict order,
-k = None is "as they come". Results of equal id (one per key of a window, say) are never out of order.
+**The bound.** Results carry a window id and leave at positions 1, 2, 3, ... A result that leaves more than k positions
+after a result s has an id >= s's: two results that leave out of order are at most k positions apart. k = 0 is strict
+order, k = None is order of arrival. Results with equal ids (one per key of a window, say) are never out of order.
 
     leaves      2  0  1  3         k = 2: window 1 leaves two positions after window 2
                 └─────┘
 
 **What is known.** Each input is non-decreasing, so its last id, or a higher one that it promised (`advance`), is the
-least it can still send. The *low-water mark* is the least of these over the open inputs: nothing below it can come.
+lowest it can still send. The *low-water mark* is the lowest of these over the open inputs: nothing below it can come.
 Between the mark and x at most ``per_id * (x - low)`` results exist, less those that came: `missing`. `per_id` is the
 most results that one window id has over all inputs, 1 when each window has one result. While it is unknown (None) any
 number may be missing, so nothing can leave early and **every k > 0 acts as k = 0**. The same holds until each input has
@@ -21,17 +21,17 @@ been heard from, unless `start` names the lowest id. A window that has all its r
    fit into the positions after p up to e's deadline, its own position + k. For e > x nothing changes: x is one of
    those that e has room for.
 
-This is exact. If it holds for all early leavers, then to send all the rest in sorted order meets every deadline,
-because a smaller id never has a later deadline. If it fails for one, the future where all that is missing comes breaks
-the bound, whatever is done. And if x may leave, any waiting result below x may leave too (it has fewer below it and
-fewer early leavers to mind), so only the smallest waiting one is ever looked at.
+This is exact. If it holds for all early leavers, sending the rest in sorted order meets every deadline, because a
+smaller id never has a later deadline. If it fails for one, the future in which everything missing arrives breaks the
+bound in any case. And if x may leave, any waiting result below x may leave too (fewer results are below it, and fewer
+early leavers constrain it), so only the smallest waiting result needs to be checked.
 
 **Invariants** between calls: the smallest waiting result must not leave yet; nothing at or below the mark waits; all
 early leavers that still have a deadline left within the last k positions, so the bookkeeping is O(k + per_id).
 
-Greedy has a price: a result that leaves early uses up room that a later one might have used better. Every k delivers
-at least as early as k = 0 and no earlier than k = None, at every moment; between two k in the middle the larger is
-earlier as a rule, but not always (`test_a_larger_k_can_be_later` has the case).
+Being greedy has a price: a result that leaves early uses up room that a later one might have used better. At every
+moment, every k has delivered at least as much as k = 0 and no more than k = None; of two k in between, the larger is
+usually earlier, but not always (see `test_a_larger_k_can_be_later`).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class _EarlyLeaver(NamedTuple):
 
 
 class OrderedMerge(Generic[T]):
-    """The merge in push form: each call says what one input did and returns what may leave now, in order.
+    """The merge in push form: each call reports what one input did and returns the results that may leave, in order.
 
     `key` gives the window id of a result. The module's docstring explains `k`, `per_id` and `start`.
     A call that raises changes nothing.
@@ -124,13 +124,13 @@ class OrderedMerge(Generic[T]):
         return self._release()
 
     def advance(self, i: int, next_id: int) -> list[T]:
-        """Input i promises to send nothing below `next_id`; a promise weaker than what is known changes nothing."""
+        """Input i promises to send nothing below `next_id`; a promise that is already known changes nothing."""
         self._check_input(i)
         self._raise_next(i, index(next_id))
         return self._release()
 
     def close(self, i: int) -> list[T]:
-        """Input i has ended. When the last one has, nothing waits any more."""
+        """Input i has ended. Once the last one has, no result waits."""
         self._check_input(i)
         self._raise_next(i, math.inf)
         return self._release()
@@ -181,11 +181,11 @@ class OrderedMerge(Generic[T]):
         self._raise_low(min(self._next))
 
     def _raise_low(self, low: float) -> None:
-        """Move the mark, past full windows too, and forget what is settled below it."""
+        """Raise the mark, also past full windows, and forget everything below it."""
         self._low = max(self._low, low)
         del self._left[: bisect_left(self._left, self._low)]
         if self._per_id is not None:
-            # The list is sorted and starts at the mark, so the window at the mark is full iff its last place is it.
+            # The list is sorted and starts at the mark: the window at the mark is full iff entry per_id - 1 is its id.
             while len(self._left) >= self._per_id and self._left[self._per_id - 1] == self._low:
                 del self._left[: self._per_id]
                 self._low += 1
@@ -206,19 +206,19 @@ class OrderedMerge(Generic[T]):
             raise DisorderError(
                 f"input {i} of the ordered merge sent window {window} after {before}: results that relied on its order "
                 "may have left already",
-                hint="sort each worker's results by window id, and promise (advance, close) only what holds",
+                hint="sort each worker's results by window id, and call advance or close only for what is certain",
             )
         if self._per_id is not None and self._arrived(window) >= self._per_id:
             raise DisorderError(
                 f"window {window} has more than per_id = {self._per_id} results: results that relied on that number "
                 "may have left already",
-                hint="give per_id the most results a window can have over all inputs, or None if that is not known",
+                hint="set per_id to the most results a window can have over all inputs, or to None if it is not known",
             )
 
     def _arrived(self, window: int) -> float:
-        """How many results this window, that an input may still send, has had so far."""
+        """How many results of this window have arrived so far."""
         if window < self._low:
-            return math.inf  # the mark is past what an input may send only where windows were full
+            return math.inf  # the mark passes a window that an input may still send only if the window is full
         left = bisect_right(self._left, window) - bisect_left(self._left, window)
         return left + len(self._waiting.get(window, ()))
 
@@ -234,11 +234,11 @@ def merge_ordered(
     """The merge in pull form: polls the inputs in turn and yields results with disorder at most k.
 
     An input yields `PENDING` when it has nothing now, so a slow one does not hold up the polling of the others. When a
-    whole round brings nothing, the merge yields `PENDING` itself, so to wait, work or give up is the caller's choice.
+    whole round brings nothing, the merge yields `PENDING` itself, so the caller can wait, work or give up.
     Inputs that never yield PENDING give a merge that never does.
 
-    An input whose result waits is not polled: what follows it cannot leave before it. So at most one result per input
-    is held, and an input that runs ahead feels it.
+    An input whose result waits is not polled: what follows cannot leave before it. So at most one result per input is
+    held, and an input that runs ahead is slowed down.
     """
     merge: OrderedMerge[tuple[int, T]] = OrderedMerge(
         len(inputs), key=lambda sourced: key(sourced[1]), k=k, per_id=per_id, start=start
@@ -276,6 +276,6 @@ def _poll(merge: OrderedMerge[tuple[int, T]], inputs: Sequence[Iterable[T | Pend
 def _at_least(least: int, name: str, value: int | None) -> None:
     if value is not None and value < least:
         raise InvalidArgumentError(
-            f"{name} = {value} of the ordered merge is below {least}, which no stream could meet",
+            f"{name} = {value} of the ordered merge is below {least}, which no stream can satisfy",
             hint=f"give {name} as {least} or more" + ("" if name == "inputs" else ", or None for no bound"),
         )

@@ -1,7 +1,7 @@
 """The drop rule and its coin: the only copy.
 
-`windrop` decides unit by unit on the driver, `operators.numbering` the units of many keys at once on a worker. Both
-call the functions here, so they cannot disagree. `windrop` explains the rule.
+`windrop` decides unit by unit on the driver; `operators.numbering` decides the units of many keys at once on a worker.
+Both call the functions here, so they cannot disagree. `windrop` explains the rule.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What is left out, as a table of bytes that Spark looks up: one for each bucket of keys and each pane, or window.
+"""What is dropped, as a table of bytes that Spark looks up: one byte per bucket of keys and pane (or window).
 
-    column of a row's time ──▶ pane ──▶ byte [bucket, pane - first]: 1 is left out
+    column of a row's time ──▶ pane ──▶ byte [bucket, pane - first]: 1 means dropped
 
-A comparison with every gap would cost more with every gap; this costs the same whatever is dropped, and Spark compiles
-it. Where a gap does not begin or end with a pane, its edge is kept: leaving out less is never wrong.
+Comparing with every gap would cost more the more gaps there are; the lookup always costs the same, and Spark compiles
+it. If a gap does not begin or end with a pane, its edge is kept: dropping less is never wrong.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from anabranch.windows.ids import pane_of
 from anabranch.windows.spans import Span
 
 MOST_TABLE_BYTES = 1 << 22
-"""Bytes of a table of tuples: those that do not fit are kept. Results whose tuples are gone never are."""
+"""The largest table for tuples: beyond it they are kept. Results whose tuples are gone are never kept."""
 INT64 = np.iinfo(np.int64)
 FINEST = 256
-"""Panes that a unit is cut into at most."""
+"""The most panes that a unit is cut into."""
 
 
 @dataclass(frozen=True)
 class Lookup:
-    """Which places are left out. Place i of bucket g is byte g * stride + 1 + i - first.
+    """Which places are dropped. Place i of bucket g is byte g * stride + 1 + i - first.
 
-    A bucket's first and last byte stand for all places before and after: zeros, as nothing is left out there.
+    A bucket's first and last byte stand for all places before and after: zeros, as nothing is dropped there.
     """
 
     first: int
     stride: int
-    """a power of two: epochs seldom differ in it, and Spark need not compile anew"""
+    """a power of two: it seldom changes between epochs, so Spark need not compile again"""
     table: bytes
 
     @classmethod
     def of(cls, places: Iterable[Iterable[tuple[int, int]]], *, most: int | None = None) -> Lookup | None:
-        """Of ranges of places (first, last), bucket by bucket; None if there are none. `most`: bytes of the table."""
+        """From ranges of places (first, last), bucket by bucket; None if there are none. `most` limits the bytes."""
         ranges = [[(lo, hi) for lo, hi in bucket if lo <= hi] for bucket in places]
         if not any(ranges):
             return None
@@ -58,14 +58,14 @@ class Lookup:
         return cls(first, stride, table.tobytes())
 
     def left_out(self, at: Column, bucket: Column | None, pane: int = 1, origin: int = 0) -> Column:
-        """Whether a row is; never null. `at`: its place, or its time, with panes from `origin` on as places."""
+        """Whether a row is dropped; never null. `at` is its place, or its time if places are panes from `origin` on."""
         base = origin + (self.first - 1) * pane
         if not INT64.min <= base <= INT64.max:
             return F.lit(False)  # no row is there
-        # Null also where the difference does not fit.
+        # Also null if the difference does not fit 64 bits.
         since = F.try_subtract(at, changing(base, at))
         place = since if pane == 1 else pane_of(since, pane, floordiv=floordiv)
-        # Of a null and another, least() is the other: a row without a place finds the last byte.
+        # least() ignores nulls, so a row without a place finds the last byte.
         inside = F.greatest(F.lit(0), F.least(place, F.lit(self.stride - 1)))
         position = inside if bucket is None else inside + bucket * self.stride
         return F.substr(F.lit(self.table), (position + 1).cast("int"), F.lit(1)) == F.lit(b"\x01")
@@ -73,7 +73,7 @@ class Lookup:
 
 @dataclass(frozen=True)
 class TupleFilter:
-    """The early drop: which tuples no kept unit needs, by their time."""
+    """The early drop: tuples that no kept unit needs, by their time."""
 
     lookup: Lookup
     pane: int
@@ -90,13 +90,13 @@ class TupleFilter:
         return None if lookup is None else cls(lookup, pane, origin)
 
     def left_out(self, t: Column, bucket: Column | None) -> Column:
-        """Whether a tuple is; `t` in microseconds."""
+        """Whether a tuple is dropped; `t` in microseconds."""
         return self.lookup.left_out(t, bucket, self.pane, self.origin)
 
 
 def dropped_windows(state: DropState, span: Span, window: Window) -> list[list[tuple[int, int]]]:
-    """Which windows do not leave, (first, last) by window id, bucket by bucket; `span` is that of their results."""
-    # A window j has its result at origin + j*slide + size - 1.
+    """The windows that are dropped, (first, last) by window id, bucket by bucket; `span` belongs to their results."""
+    # The result of window j has the time origin + j*slide + size - 1.
     base = window.origin + window.size - 1
     found = []
     for g in range(state.buckets):

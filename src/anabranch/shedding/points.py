@@ -1,21 +1,20 @@
-"""Where windows can be dropped: the points of a query network, what each may leave out, and how much (paper 4).
+"""Where windows can be dropped: the drop points of a query network, what each may drop, and how much.
 
-A drop *point* is a place where tuples are left out before anything is done to them:
+A drop *point* is a place where tuples are dropped before any work is done on them:
 
-    source      before everything that reads it: one decision for all of it
-    operator    before one windowed aggregate (and so before all that follows it)
-    results     after a windowed aggregate: it has done its work, and only what follows is spared. The paper's random
-                drop, kept for comparison
+    source      before everything that reads it: one decision for all readers
+    operator    before one windowed aggregate (and so before everything that follows it)
+    results     after a windowed aggregate: its work is done, and only what follows is spared. Kept for comparison
 
-Everything below a point shares its decisions: they are made for *units* (`windows.spans`), and a unit is kept or
-dropped as a whole. From the span of a point follows which tuples no kept unit needs; from those of the operators below
-which results may leave: the whole ones that a kept unit is made of, and no other.
+Everything below a point shares its decisions. They are made for *units* (`windows.spans`), and a unit is kept or
+dropped as a whole. The span of a point says which tuples no kept unit needs. The spans of the operators below say which
+results may leave: the complete ones that belong to a kept unit, and no others.
 
-Operators of other kinds (a user's, a join) stop this. No point lies above them: which rows they need for an exact
-answer is not known. None lies right below them either: what they emit may be ahead of their watermark, so a dropped
-window could open again without the rows it lost. An aggregate below them can still leave out its results, and
-aggregates over those results can drop as usual. Count windows can be dropped only where rows have been counted: above
-that, a row that is dropped would change the position of all that follow. Pure; no Spark.
+Operators of other kinds (a user's, a join) are a barrier. There is no point above them: it is not known which rows they
+need for an exact answer. There is none right below them either: what they emit may be ahead of their watermark, so a
+dropped window could open again without the rows it lost. An aggregate below them can still drop its results, and
+aggregates over those results can drop as usual. Count windows can be dropped only after rows have been counted: before
+that, dropping a row would change the position of all rows after it. Independent of Spark.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ from anabranch.windows.spans import Span, fan_out, pipeline, results_of, scaled
 
 Kind = Literal["source", "operator", "results"]
 MOST_POINTS = 10
-"""With more points than this, only the simple ways to put them together are tried."""
+"""With more points than this, only simple combinations are tried."""
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What was agreed about one output: how many windows in a row may be missing, and what it is worth."""
+    """What the user allows for one output: how many windows in a row may be missing, and its weight."""
 
     max_gap: int
     weight: float = 1.0
@@ -43,42 +42,42 @@ class Terms:
 
 @dataclass(frozen=True)
 class Box:
-    """An operator as shedding sees it. Without windows: one that nobody can look into."""
+    """An operator as shedding sees it. Without windows it is opaque."""
 
     name: str
     windows: tuple[Window, ...]
     reads: tuple[str, ...]
     """sources and boxes"""
     terms: Terms | None = None
-    """of its results, if they are delivered; not of those that only other boxes read"""
+    """for its results, if they are delivered; None if only other boxes read them"""
     counted: bool = False
-    """whether its windows count rows: units are of rows, and each key has its own"""
+    """whether its windows count rows: units are made of rows, and each key has its own"""
 
 
 @dataclass(frozen=True, eq=False)
 class DropPoint:
-    """A place to drop, with the paper's WinDrop(size, slide) for it: `span`."""
+    """A place to drop; `span` gives its WinDrop(size, slide)."""
 
     name: str
     kind: Kind
     at: tuple[str, ...]
     """the sources, or the operator"""
     span: Span
-    """what a unit needs of the stream there"""
+    """what a unit needs from the stream there"""
     bound: int
-    """B, in units; 0: the outputs' bounds allow no drop here"""
+    """B, in units; 0: the outputs' max_gap allows no drop here"""
     domain: tuple[str, ...]
     """the boxes below, in the order of the network"""
     outputs: tuple[str, ...]
     """those of them whose results are delivered"""
     emits: Mapping[str, tuple[Span, ...]]
-    """by box and window: which results, by their time, a unit is made of"""
+    """by box and window: the results, by their time, that belong to a unit"""
     paper: Span
-    """the paper's bound of `span`, which does not use the slides"""
+    """the bound of `span` that does not use the slides"""
     refused: str | None = None
-    """why nothing new is dropped here; what an earlier run decided stays dropped, where `emits` says what that is"""
+    """why nothing new is dropped here; what an earlier run dropped stays dropped if `emits` says what that is"""
     counted: bool = False
-    """whether units are of rows: decided where rows are counted, for each key of its own"""
+    """whether units are made of rows: decided where rows are counted, separately for each key"""
 
     def describe(self) -> str:
         if self.refused is not None:
@@ -87,12 +86,12 @@ class DropPoint:
 
 
 def drop_points(boxes: Sequence[Box], *, tight: bool = True) -> tuple[DropPoint, ...]:
-    """All points of a network, earliest first; those where nothing may be dropped say why. Boxes come in order."""
+    """All points of a network, earliest first; points where nothing may be dropped say why. Boxes are in order."""
     return _Points(boxes, tight).all()
 
 
 def cuts(points: Sequence[DropPoint]) -> tuple[tuple[DropPoint, ...], ...]:
-    """The ways to put points together so that no operator is below two of them; none that could take one more.
+    """The maximal combinations of points in which no operator is below two of them.
 
     Those that drop earlier come first.
     """
@@ -125,7 +124,7 @@ class _Points:
         for box in reversed(boxes):
             if box.terms is not None or box.name in wanted or not box.windows:
                 wanted |= {box.name, *box.reads}
-        boxes = [box for box in boxes if box.name in wanted]  # of the others nothing is delivered, nor read
+        boxes = [box for box in boxes if box.name in wanted]  # results of the others are neither delivered nor read
         self.boxes = {box.name: box for box in boxes}
         self.tight = tight
         self.readers: dict[str, list[Box]] = {}
@@ -139,7 +138,7 @@ class _Points:
         same = {point.domain for point in points if len(self._read(point.at)) == 1 and point.refused is None}
         for name, box in self.boxes.items():
             point = self._point("operator", (name,))
-            # The only reader of a source is where the source is.
+            # A point before the only reader of a source is the point of the source.
             if box.windows and not (point.domain in same and set(box.reads) <= set(sources)):
                 points.append(point)
         points += [
@@ -153,7 +152,7 @@ class _Points:
         return list(dict.fromkeys(box for origin in origins for box in self.readers.get(origin, ())))
 
     def _components(self, sources: Sequence[str]) -> list[tuple[str, ...]]:
-        """Sources whose rows meet: a decision is for all of them."""
+        """Sources whose rows meet share their decisions."""
         groups: list[tuple[set[str], set[str]]] = []
         for source in sources:
             names, below = {source}, set(self._below(self._read([source])))
@@ -183,10 +182,10 @@ class _Points:
         counted = [name for name in domain if self.boxes[name].counted]
         if closed or (counted and counted != list(at)):
             nothing = Span(1, 0, 0, 1)
-            why = f"which rows {closed[0]} needs for an exact answer is not known" if closed else ""
-            why = why or f"{counted[0]} counts all rows, and those dropped before would change its windows"
+            why = f"it is not known which rows {closed[0]} needs for an exact answer" if closed else ""
+            why = why or f"{counted[0]} counts all rows, so drops before it would change its windows"
             return DropPoint(name, kind, at, nothing, 0, domain, outputs, {}, nothing, why)
-        # All units of a point are counted from one place: else a window could be in one unit here and in another there.
+        # All units of a point have one origin: otherwise a window could be in different units at different operators.
         delivered = [window for name in outputs for window in self.boxes[name].windows]
         origin = (delivered or starts[0].windows)[0].origin
         span = self._span(kind, starts, origin, self.tight)
@@ -203,12 +202,12 @@ class _Points:
         return fan_out([self._needs(box, origin, tight) for box in starts], origin)
 
     def _needs(self, box: Box, origin: int, tight: bool) -> Span:
-        """At the input of a box."""
+        """The span at the input of a box."""
         results = self._results(box, origin, tight)
         return fan_out([pipeline(window, results, tight=tight) for window in box.windows], origin)
 
     def _results(self, box: Box, origin: int, tight: bool) -> Span:
-        """At the output of a box."""
+        """The span at the output of a box."""
         own = [results_of(window) for window in box.windows] if box.terms is not None else []
         return fan_out([*own, *(self._needs(reader, origin, tight) for reader in self._read([box.name]))], origin)
 
@@ -228,22 +227,24 @@ class _Points:
         return min(scaled(box.terms.max_gap, window.slide, slide) for window in box.windows)
 
     def _opaque_input(self, kind: Kind, at: tuple[str, ...], counted: bool) -> str | None:
-        """Why nothing can be dropped before an operator that reads what a join or a user's operator emits.
+        """Why nothing can be dropped before an operator that reads from a join or a user's operator.
 
-        Results leave in the order of the watermark whatever the operator read, and so do rows that were counted.
+        This does not apply to results and counted rows: both leave in the order of the watermark.
         """
         if kind != "operator" or counted:
             return None
         reads = self.boxes[at[0]].reads
         opaque = [name for name in reads if name in self.boxes and not self.boxes[name].windows]
-        return f"{at[0]} reads {opaque[0]}, and drops through joins and user operators do not exist" if opaque else None
+        return (
+            f"{at[0]} reads {opaque[0]}, and rows cannot be dropped below joins and user operators" if opaque else None
+        )
 
     def _no_bound(self, outputs: Sequence[str], slide: int) -> str:
         if not outputs:
-            return "nothing below it is delivered"
+            return "no results below it are delivered"
         tightest = min(outputs, key=lambda name: self._bound(name, slide))
         terms = self.boxes[tightest].terms
         assert terms is not None
         if terms.max_gap == 0:
             return f"max_gap of {tightest} is 0: it is never shed"
-        return f"a unit has more windows of {tightest} than its max_gap of {terms.max_gap}"
+        return f"a unit holds more windows of {tightest} than its max_gap of {terms.max_gap} allows"

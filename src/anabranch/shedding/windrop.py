@@ -1,25 +1,25 @@
-"""Window drop: keep or drop, unit by unit (paper 4, sections 3.1 and 3.4).
+"""Window drop: keep or drop, unit by unit.
 
-Units (windows, or several of them: `windows.spans`) are cut into batches of B. One coin per batch says whether all of
-it shall be dropped, with probability p. But never more than B units in a row are missing:
+Units (single windows, or several: `windows.spans`) are grouped into batches of B. One coin per batch says whether the
+whole batch is to be dropped, with probability p. But never more than B units in a row are missing:
 
     coins, B = 3      drop     drop     drop     keep     keep
     units             x x x    . x x    x . x    x x .    . . .       x dropped, . kept
                                ↑          ↑      ↑ ↑
-                          open: B were missing   skipped: they pay for the two that opened
+                          kept: B were missing   dropped: they pay for the two that were kept
 
-A unit that opens although its coin said drop is a debt. A later unit whose coin says keep pays for it and is skipped,
+A unit that is kept although its coin said drop is a debt. A later unit whose coin says keep pays for it and is dropped,
 if that leaves no gap above B. So both hold: B always, and p in the long run, as long as p <= B/(B+1); more cannot be
-dropped. (When p falls, debts are forgotten: less is to be dropped from then on.) The paper lets the *first* unit of a
-second batch open. That is this rule after two coins; after a third, this one opens the next only when B are missing
-again, which is what makes p up to B/(B+1) possible (with B = 1 the paper's words would open every window).
+dropped. (When p falls, debts are forgotten: from then on less is to be dropped.) The original rule (docs/papers.md)
+always keeps the *first* unit of a second batch. After two coins that is the same; after a third, this rule keeps the
+next unit only when B are missing again, which makes p up to B/(B+1) possible.
 
-**Buckets.** Where a query has keys, these are hashed into buckets, each with its own coins. All coins of a batch come
-from one number u: bucket g of G drops iff frac(u + g/G) < p. For each bucket that is a coin like any other; but of all
-buckets, as good as exactly the share p drops at any time. With one coin for all keys, load would come and go by whole
-batches of windows, and so would latency.
+**Buckets.** If a query has keys, they are hashed into buckets, each with its own coins. All coins of a batch come from
+one number u: bucket g of G drops iff frac(u + g/G) < p. For each bucket that is a fair coin, but of all buckets almost
+exactly the share p drops at any time. With one coin for all keys, load and latency would jump with each batch of
+windows.
 
-Coins depend on the seed, the batch and p only: a replay throws the same.
+Coins depend only on the seed, the batch and p, so a replay throws the same ones.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from functools import cache, partial
 from anabranch.shedding.kernels import coin, may_drop, run_and_debt, says_drop
 
 Ranges = tuple[tuple[int, int], ...]
-"""Units that are dropped: (first, last) of each run of them, ascending, with kept units between."""
+"""Dropped units: (first, last) of each run, ascending, with kept units in between."""
 KEY_BUCKETS = 64
 """The most buckets that keys are hashed into."""
 
 
 @dataclass(frozen=True)
 class Tally:
-    """Where a sequence of decisions stands."""
+    """The state after a sequence of decisions."""
 
     run: int = 0
     """units dropped in a row"""
     debt: int = 0
-    """units that opened although their coin said drop, and were not paid for yet"""
+    """units kept although their coin said drop, and not yet paid for"""
 
     def after(self, dropped: bool, coin: bool) -> Tally:
-        """With one more unit; `coin`: whether its coin said drop."""
+        """The tally after one more unit; `coin`: whether its coin said drop."""
         return Tally(*run_and_debt(dropped, coin, self.run, self.debt))
 
     def decide(self, coin: bool, bound: int, ahead: int = 0) -> bool:
-        """Whether the next unit is dropped; `ahead` units right after it are, whatever happens."""
+        """Whether the next unit is dropped; the `ahead` units right after it are dropped in any case."""
         return may_drop(coin, self.run, self.debt, bound, ahead)
 
 
@@ -61,19 +61,19 @@ def most(bound: int) -> float:
 
 @dataclass(frozen=True)
 class DropState:
-    """The decisions about the units of one drop, bucket by bucket; the ledger keeps it.
+    """The decisions about the units of one drop point, bucket by bucket; kept in the ledger.
 
-    Units below `unit` are past: nothing about them changes any more. Those from there on are decided, and may be
-    decided anew in the next epoch (`decided`).
+    Decisions about units below `unit` are final. Those from `unit` on may be made again in the next epoch
+    (`decided`).
     """
 
     unit: int
     tallies: tuple[Tally, ...]
     """one per bucket, before `unit`"""
     dropped: tuple[Ranges, ...]
-    """one per bucket: those past, as far as somebody still asks for them, and those to come"""
+    """one per bucket: past ones while they are still needed, and future ones"""
     p: float = 0.0
-    """by which the units from `unit` on were decided"""
+    """the share with which the units from `unit` on were decided"""
 
     @classmethod
     def new(cls, unit: int, buckets: int) -> DropState:
@@ -93,9 +93,9 @@ class DropState:
     ) -> DropState:
         """Decide the units from `opens` through `through`, and forget those dropped below `needed`.
 
-        Below `opens` nothing changes: results of these units may be out. Rows of the units from there to `unseen` have
-        come: what is dropped of them stays dropped, because the rows are gone; what is kept may still be dropped.
-        From `unseen` on everything is open. `bound` None: all are dropped, whatever was promised.
+        Below `opens` nothing changes: results of these units may have left. Rows of the units from there to `unseen`
+        have arrived: dropped ones stay dropped, because their rows are gone; kept ones may still be dropped. From
+        `unseen` on everything is open. `bound` None drops all units, whatever was promised.
         """
         opens = max(opens, self.unit)
         through = max(through, opens - 1)
@@ -124,17 +124,17 @@ class DropState:
             return bound is not None and says_drop(coin_of(unit // max(1, bound)), at, g, self.buckets)
 
         tally = self.tallies[g]
-        # Right after the last dropped one a unit may have opened against its coin. Those behind were kept because of
-        # theirs, with nothing owed, or time has jumped over them before anybody decided.
+        # The unit right after the last dropped one may have been kept against its coin. Later ones were kept because of
+        # their coins, with no debt, or time jumped over them before they were decided.
         decided = max(before, default=self.unit - 1) + 2
         for unit in range(self.unit, min(opens, decided)):
             tally = tally.after(unit in before, says(unit, self.p))
-        # Rows of seen units are gone, however far is decided.
+        # Rows of units that have arrived are gone, however far ahead is decided.
         beyond = [(unit, unit) for unit in sorted(before) if through < unit < unseen]
         if bound is None:
             return Tally(run=tally.run), _joined([*kept_past, (opens, through), *beyond])
         if p < self.p:
-            # What was owed at a higher p is not paid: it would go on dropping at that p though there is less to drop.
+            # Debts from a higher p are not paid: that would go on dropping at that p although there is less to drop.
             tally = replace(tally, debt=0)
         settled, dropped = tally, []
         if p > 0 or before:
@@ -149,7 +149,7 @@ class DropState:
 
 
 def _ahead(dropped: set[int], unit: int, unseen: int) -> int:
-    """How many units right after this one are gone already."""
+    """How many units right after this one are already dropped."""
     count = 0
     while unit + count + 1 < unseen and unit + count + 1 in dropped:
         count += 1
@@ -162,7 +162,7 @@ def _units(ranges: Ranges, first: int, last: int) -> Iterable[int]:
 
 
 def _joined(ranges: Sequence[tuple[int, int]]) -> Ranges:
-    """Ascending ranges, with those that touch made one."""
+    """Ascending ranges, with adjacent ones merged."""
     joined: list[tuple[int, int]] = []
     for first, last in ranges:
         if first > last:

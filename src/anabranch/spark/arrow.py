@@ -1,16 +1,16 @@
-"""Rows between Spark and Python: in which Arrow types they travel, decided here and nowhere else.
+"""The Arrow types in which rows travel between Spark and Python. They are decided here and nowhere else.
 
-Spark hands rows to Python in types that depend on more than the columns: timestamps carry the session's time zone, a
-column that cannot be null says so at every level of nesting, and strings may be large. A state that was kept under one
-session must be good under another, and a task must yield batches of one schema, which may not promise less than what
-was declared to Spark. So `map_in_arrow` brings rows into one form on their way in, and on their way out:
+Spark hands rows to Python in types that depend on more than the columns: timestamps carry the session's time zone,
+columns that cannot be null say so at every level of nesting, and strings may be large. But state kept under one session
+must be usable under another, and all batches of a task must have one schema, the one declared to Spark. So
+`map_in_arrow` brings rows into one form on their way in and on their way out:
 
-- a timestamp is in UTC. The zone is only a label; no value changes. (A timestamp without a time zone has none.)
-- everything may be null, at every level; only the keys of a map may not.
-- strings, binaries and lists are the small kind.
+- Timestamps are in UTC. The zone is only a label; no value changes. (A timestamp without a time zone has none.)
+- Everything may be null at every level, except the keys of maps.
+- Strings, binaries and lists are of the small kind.
 
-`arrow_schema` says in which Arrow types the columns of a Spark schema travel. Everything that a worker receives or
-yields, keeps as state or writes as results has these types.
+`arrow_schema` gives the Arrow types of the columns of a Spark schema. Everything that a worker receives, yields, keeps
+as state or writes as results has these types.
 """
 
 from __future__ import annotations
@@ -40,30 +40,30 @@ ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def map_in_arrow(rows: DataFrame, function: ArrowFunction, schema: StructType) -> DataFrame:
-    """Spark's `mapInArrow`, for columns of any name: rows go in and come out in the types in which they travel.
+    """Spark's `mapInArrow` for columns of any name, with rows in the form described above.
 
-    The result has the columns of `schema`, all of which may be null.
+    The result has the columns of `schema`, all of them nullable.
     """
     names, declared = rows.columns, _declared(schema)
     if any(set(name) & {".", "`"} for name in names):
-        # PySpark looks for columns by their names, without quotes: one with a dot would be the field of a struct.
+        # PySpark looks columns up by unquoted name: a name with a dot would mean the field of a struct.
         rows = rows.toDF(*(plain_name(i) for i in range(len(names))))
     in_one_form = _InOneForm(function, tuple(names), arrow_schema(schema))
     mapped = rows.mapInArrow(in_one_form, declared)  # type: ignore[arg-type]
     if declared == _nullable(schema):
         return mapped
-    # Arrow has one type for all strings and one for all intervals of days and seconds.
+    # Arrow has a single type for all strings and a single one for all day-time intervals.
     back = [quoted(field.name).cast(field.dataType).alias(field.name) for field in schema]
     return mapped.select(*back)
 
 
 @dataclass(frozen=True)
 class _InOneForm:
-    """A function between batches whose types depend on the session, and batches of exactly this schema."""
+    """Wraps a function: it gets batches in the common form and its results get exactly this schema."""
 
     function: ArrowFunction
     names: tuple[str, ...]
-    """of the columns that come in"""
+    """the names of the columns that come in"""
     schema: pa.Schema
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -81,7 +81,7 @@ class _InOneForm:
 
 
 def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch in these types, column by column."""
+    """The batch with its columns cast to the types of the schema."""
     if batch.schema.equals(schema, check_metadata=True):
         return batch
     columns = [cast(column, field.type) for column, field in zip(batch.columns, schema, strict=True)]
@@ -89,12 +89,12 @@ def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The column in that type. Times in nanoseconds are rounded down, as times are everywhere."""
+    """The column cast to that type. Nanoseconds are rounded down, as times are everywhere."""
     if column.type == kind:
         return column
     if pa.types.is_timestamp(column.type) and pa.types.is_timestamp(kind) and column.type.unit == "ns":
-        # Arrow would refuse what is finer than microseconds, or round towards 1970; and it rounds by the clock of the
-        # column's zone, on which some hours come twice.
+        # Arrow would refuse anything finer than microseconds, or round it towards 1970; and it rounds by the local time
+        # of the column's zone, in which some hours occur twice.
         column = pc.floor_temporal(column.cast(pa.timestamp("ns", tz=kind.tz)), unit="microsecond")
     return column.cast(kind)
 
@@ -103,7 +103,7 @@ def cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _declared(kind: DataType) -> DataType:
-    """The type that Spark is told Python returns: all that Arrow can say of it."""
+    """The type declared to Spark as what Python returns: as exact as Arrow can express it."""
     if isinstance(kind, StringType):
         return StringType()
     if isinstance(kind, DayTimeIntervalType):
@@ -115,14 +115,14 @@ def _nullable(kind: DataType) -> DataType:
     return _rebuilt(kind, _nullable)
 
 
-def _rebuilt(kind: DataType, part: Callable[[DataType], DataType]) -> DataType:
-    """A type whose parts may all be null, each as `part` makes it."""
+def _rebuilt(kind: DataType, inner: Callable[[DataType], DataType]) -> DataType:
+    """The type with everything inside it nullable and converted by `inner`."""
     if isinstance(kind, StructType):
-        return StructType([StructField(f.name, part(f.dataType), True, f.metadata) for f in kind])
+        return StructType([StructField(f.name, inner(f.dataType), True, f.metadata) for f in kind])
     if isinstance(kind, ArrayType):
-        return ArrayType(part(kind.elementType), True)
+        return ArrayType(inner(kind.elementType), True)
     if isinstance(kind, MapType):
-        return MapType(part(kind.keyType), part(kind.valueType), True)
+        return MapType(inner(kind.keyType), inner(kind.valueType), True)
     return kind
 
 
@@ -140,7 +140,7 @@ def arrow_type(kind: DataType) -> pa.DataType:
 
 
 def common_schema(schema: pa.Schema) -> pa.Schema:
-    """The same columns in the form that does not depend on the session; see the top of this module."""
+    """The same columns in the form that does not depend on the session; see the module."""
     return pa.schema([_common_field(field) for field in schema], metadata=schema.metadata)
 
 

@@ -1,7 +1,7 @@
 """Times and ids as Spark Columns.
 
 `floordiv` makes the closed forms of `anabranch.windows.ids` work on Columns. `TimeColumn` is the one place that knows
-which types of time there are: inside, time is always a bigint of microseconds since 1970-01-01 UTC.
+the types of time columns: internally, time is always a bigint of microseconds since 1970-01-01 UTC.
 """
 
 from __future__ import annotations
@@ -31,36 +31,36 @@ from anabranch.errors import ColumnTypeError, InvalidArgumentError
 from anabranch.names import EVENT
 
 MICROS = 1_000_000
-"""Of a second."""
+"""Microseconds per second."""
 TimeUnit = Literal["s", "ms", "us"]
-"""What a bigint of time counts."""
+"""The unit of a bigint of time."""
 LAST_SECOND = 2**31 - 1
-"""The last time that an int of seconds can hold: 2038-01-19T03:14:07Z."""
+"""The largest time that fits an int of seconds: 2038-01-19T03:14:07Z."""
 
 
 def floordiv(value: Column, by: int) -> Column:
-    """Exact division of a bigint Column towards minus infinity; Spark's own `/` is a double, its `div` truncates."""
+    """Exact division of a bigint Column, rounded down; Spark's `/` gives a double, and its `div` truncates."""
     divisor = F.lit(by).cast("bigint")
     return F.call_function("div", value - F.pmod(value, divisor), divisor)
 
 
 def changing(value: int, beside: Column) -> Column:
-    """A bigint that is another one in each epoch; null where `beside`, a bigint, is.
+    """A bigint whose value changes from epoch to epoch; null where `beside`, a bigint, is null.
 
-    Spark writes plain numbers into the code that it compiles, and so would compile anew, and run slowly at first, in
-    every epoch: a third of a second with millions of rows. To an array it only refers, as long as it does not see
-    through the index: this one is always 0, but nothing in Spark knows it.
+    Spark writes literal numbers into the code that it generates, so it would compile again in every epoch: a third of a
+    second with millions of rows. An array is only referenced, as long as Spark cannot fold the index: this one is
+    always 0, but Spark does not know that.
     """
     return F.get(F.array(F.lit(value).cast("bigint")), F.pmod(beside, F.lit(1)).cast("int"))
 
 
 def up_to(t: Column, limit: int | None) -> Column:
-    """A time, in microseconds; null where it is after the limit, which may be another one in each epoch."""
+    """A time in microseconds; null if it is after the limit, which may change from epoch to epoch."""
     return t if limit is None else F.when(t <= changing(limit, t), t)
 
 
 class TimeKind(Enum):
-    """The types of a time column. A bigint counts microseconds (`timed` sees to it), a smaller integer seconds."""
+    """The types of a time column. A bigint counts microseconds (`timed` converts it), a smaller integer seconds."""
 
     TIMESTAMP = "timestamp"
     TIMESTAMP_NTZ = "timestamp_ntz"
@@ -85,9 +85,9 @@ class TimeKind(Enum):
 
 
 def timed(source: DataFrame, name: str, unit: TimeUnit | None) -> tuple[DataFrame, TimeColumn]:
-    """The column of time, and the DataFrame with it: a bigint of seconds or milliseconds becomes a timestamp there.
+    """The DataFrame and its time column; a bigint of seconds or milliseconds becomes a timestamp.
 
-    What a bigint counts must be said. Seconds taken for microseconds would put all rows into the first hour of 1970.
+    The unit of a bigint must be given. Seconds taken for microseconds would put all rows into the first hour of 1970.
     """
     kind = TimeKind.of(name, source.schema[name].dataType)
     check_unit(name, kind, unit)
@@ -95,27 +95,27 @@ def timed(source: DataFrame, name: str, unit: TimeUnit | None) -> tuple[DataFram
         return source, TimeColumn(name, kind)
     column, convert = quoted(name), F.timestamp_seconds if unit == "s" else F.timestamp_millis
     longest = 2**63 // (MICROS if unit == "s" else 1_000) - 1
-    # What no timestamp can hold has no time: those rows are counted and kept, and do not end the query.
+    # A value that does not fit a timestamp becomes null: such rows are counted, and do not fail the query.
     source = source.withColumn(name, F.when(column.between(-longest, longest), convert(column)))
     return source, TimeColumn(name, TimeKind.TIMESTAMP)
 
 
 def check_unit(name: str, kind: TimeKind, unit: TimeUnit | None) -> None:
-    """Refuse a bigint without a unit, and a unit that says nothing or something wrong."""
+    """Refuse a bigint without a unit, and a unit for a type that has none or a fixed one."""
     if unit is not None and unit not in get_args(TimeUnit):
         raise InvalidArgumentError(
-            f"time_unit={unit!r}: there is no such unit",
+            f"time_unit={unit!r} is not a known unit",
             hint='write time_unit="s", "ms" or "us"; divide nanoseconds first: F.expr("at div 1000")',
         )
     if kind is TimeKind.LONG and unit is None:
         raise ColumnTypeError(
-            f"the time column {name!r} is a bigint, which may count seconds, milliseconds or microseconds: taken for "
-            "the wrong one, hours would become one window of 1970",
-            hint='say which: time_unit="s", "ms" or "us", since 1970-01-01 UTC',
+            f"the time column {name!r} is a bigint, which may count seconds, milliseconds or microseconds: with the "
+            "wrong unit, hours of data would fall into one window in 1970",
+            hint='give the unit: time_unit="s", "ms" or "us", since 1970-01-01 UTC',
         )
     wrong = kind in (TimeKind.TIMESTAMP, TimeKind.TIMESTAMP_NTZ) or (kind is TimeKind.SECONDS and unit != "s")
     if unit is not None and wrong:
-        counts = "counts seconds" if kind is TimeKind.SECONDS else "has no unit to choose"
+        counts = "always counts seconds" if kind is TimeKind.SECONDS else "needs no unit"
         raise InvalidArgumentError(
             f"time_unit={unit!r}, but the time column {name!r} is of type {kind.value}, which {counts}",
             hint="leave time_unit out, or cast the column to bigint first",
@@ -124,7 +124,7 @@ def check_unit(name: str, kind: TimeKind, unit: TimeUnit | None) -> None:
 
 @dataclass(frozen=True)
 class TimeColumn:
-    """The time of a row: a column of the source, and what kind it is."""
+    """The time of a row: a column of the source, and its type."""
 
     name: str
     kind: TimeKind
@@ -135,16 +135,16 @@ class TimeColumn:
 
     @property
     def is_event(self) -> bool:
-        """Whether Spark can have its watermark on this column: a timestamp whose name has no dot."""
+        """Whether Spark's watermark can be on this column: a timestamp whose name has no dot."""
         return self.kind is TimeKind.TIMESTAMP and not set(self.name) & {".", "`"}
 
     @property
     def event(self) -> Column:
-        """The timestamp with the watermark, on a stream."""
+        """On a stream, the timestamp column that has the watermark."""
         return self.column if self.is_event else F.col(EVENT)
 
     def micros(self, of: Column | None = None) -> Column:
-        """Microseconds; of another column of the same type, if given."""
+        """The time in microseconds; of another column of the same type if one is given."""
         column = self.column if of is None else of
         if self.kind is TimeKind.LONG:
             return column
@@ -152,13 +152,13 @@ class TimeColumn:
             return column.cast("bigint") * MICROS
         if self.kind is TimeKind.TIMESTAMP:
             return F.unix_micros(column)
-        # A timestamp without a time zone counts as UTC, as in Spark's `window()`. The difference of two is exact, while
-        # `timestamp_diff` would pass through the session's time zone, and move the hour that summer time leaves out.
+        # A timestamp without a time zone counts as UTC, as in Spark's `window()`. A difference of two is exact, while
+        # `timestamp_diff` goes through the session's time zone and moves the hour that daylight saving time skips.
         seconds = (column - _ntz_epoch()).cast("interval second").cast("decimal(18, 6)")
         return (seconds * 1_000_000).cast("bigint")
 
     def from_micros(self, micros: Column) -> Column:
-        """Back to the user's type of time."""
+        """From microseconds back to the user's type."""
         if self.kind is TimeKind.LONG:
             return micros
         if self.kind is TimeKind.SECONDS:
@@ -175,12 +175,12 @@ class TimeColumn:
 
 
 def _no_int() -> Column:
-    """An error, where Spark would say CAST_OVERFLOW, or, without ANSI mode, wrap to 1901."""
+    """A Column that raises our error. Spark would say CAST_OVERFLOW or, without ANSI mode, wrap to 1901."""
     error = ColumnTypeError(
-        "a window ends after 2038-01-19T03:14:07Z, and an int of seconds cannot hold its end",
-        hint="make the time a timestamp before ab.stream(...): F.timestamp_seconds(...)",
+        "a window ends after 2038-01-19T03:14:07Z, which does not fit an int of seconds",
+        hint="convert the time to a timestamp before ab.stream(...): F.timestamp_seconds(...)",
     )
-    # As Python ends a traceback: so it is found in Spark's text, and raised as what it is.
+    # In the form of a traceback's last line, so that it is recognised in Spark's text and raised as our error.
     return F.raise_error(F.lit(f"anabranch.errors.{type(error).__name__}: {error}")).cast("int")
 
 
@@ -189,12 +189,12 @@ def _ntz_epoch() -> Column:
 
 
 def quote(name: str) -> str:
-    """A name as Spark reads it: in backquotes, so that its dots mean no fields."""
+    """The name in backquotes, so that Spark does not take its dots for fields."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def quoted(name: str) -> Column:
-    """The column of exactly that name, dots included."""
+    """The column with exactly that name, dots included."""
     return F.col(quote(name))
 
 
@@ -209,7 +209,7 @@ def _conversion(name: str, kind: DataType) -> str:
 
 
 def can_be_sorted(kind: DataType) -> bool:
-    """Whether Spark has an order for values of that type."""
+    """Whether Spark can sort values of that type."""
     if isinstance(kind, ArrayType):
         return can_be_sorted(kind.elementType)
     if isinstance(kind, StructType):

@@ -1,8 +1,8 @@
-"""Where Spark behaves oddly: how we deal with it, in one place.
+"""How we deal with Spark's odd behaviour, in one place.
 
-- Errors come as several families of exceptions (`SPARK_ERRORS`).
-- What the disk answers to Spark arrives as the text of a Java exception (`disk_error`). Spark keeps offsets and commits
-  in the checkpoint folder itself, and shuffles through folders of its own.
+- Spark's errors belong to several families of exceptions (`SPARK_ERRORS`).
+- Disk errors arrive as the text of a Java exception (`disk_error`). Spark writes offsets and commits to the checkpoint
+  folder itself, and shuffles through folders of its own.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ from pyspark.errors import PySparkException
 from anabranch.errors import StateError, cannot_write
 
 SPARK_ERRORS: tuple[type[Exception], ...] = (PySparkException,)
-"""What a call of Spark raises when Spark fails. An exception of Java that PySpark has no class for comes as py4j's."""
+"""What a call raises when Spark fails. py4j's error stands for Java exceptions that PySpark has no class for."""
 try:
     from py4j.protocol import Py4JError
 
     SPARK_ERRORS = (PySparkException, Py4JError)
-except ImportError:  # PySpark's client for Spark Connect comes without py4j
+except ImportError:  # the client package for Spark Connect has no py4j
     pass
 
 _CAUSES = {os.strerror(code): code for code in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)}
-# Of Java alone: a function of the user that could not write its own file says so in other words.
+# Java's wording only: a user's function that fails to write its own file words it differently.
 _FULL = re.compile(f"java.io.IOException: ({os.strerror(errno.ENOSPC)}|{os.strerror(errno.EDQUOT)})")
 _REFUSED = re.compile(rf"(\S+)(?: \(|: )({os.strerror(errno.EROFS)}|{os.strerror(errno.EACCES)})")
 _IN_AN_EPOCH = "FOREACH_BATCH_USER_FUNCTION_ERROR"
 
 
 def disk_error(failed: BaseException, checkpoint: str) -> StateError | None:
-    """Our error, if Spark could not write. `checkpoint`: Spark's part of the checkpoint folder."""
+    """Our error if Spark failed to write to disk. `checkpoint` is Spark's part of the checkpoint folder."""
     text = str(failed)
     full = _FULL.search(text)
     if full is not None:
-        where = "a folder that Spark works in (spark.local.dir)" if _IN_AN_EPOCH in text else checkpoint
+        where = "a working folder of Spark (spark.local.dir)" if _IN_AN_EPOCH in text else checkpoint
         return _error(where, full[1])
     for path, cause in _REFUSED.findall(text):
-        if _inside(path, checkpoint):  # any other may be a source that could not be read
+        if _inside(path, checkpoint):  # another path may be a source that could not be read
             return _error(path, cause)
     return None
 
 
 @contextmanager
 def disk_errors_translated(checkpoint: str) -> Iterator[None]:
-    """Around the start of Spark's query, which writes to the checkpoint too."""
+    """Turn disk errors into ours while Spark's query starts, which also writes to the checkpoint."""
     try:
         yield
     except SPARK_ERRORS as error:

@@ -1,4 +1,4 @@
-"""How many tasks a cluster runs at once: the number of workers that a query gets unless it asks for another."""
+"""How many tasks a cluster runs at once: the default number of workers of a query."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 _LOCAL = re.compile(r"local(?:\[\s*(\d+|\*)\s*(?:,\s*\d+\s*)?\])?")
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]")
 _ROWS = 1 << 14
-"""of a DataFrame that has a row in every partition of any cluster"""
+"""Rows enough for one in every partition of any cluster."""
 
 Conf = Callable[[str], str | None]
 
@@ -20,8 +20,8 @@ Conf = Callable[[str], str | None]
 def slots_of(session: SparkSession) -> int:
     """The slots of the session's cluster.
 
-    By its settings, where these say it. Else a DataFrame without any partitioning of its own tells: Spark gives it a
-    partition for each core that there is. That is a small job, or rather two: executors may come up with the first one.
+    From the settings if they say. Otherwise from a DataFrame without a partitioning of its own: Spark gives it one
+    partition per core. That takes a small job, run twice, because executors may only start with the first one.
     """
 
     def conf(name: str) -> str | None:
@@ -36,7 +36,7 @@ def slots_of(session: SparkSession) -> int:
 
 
 def configured_slots(conf: Conf) -> int | None:
-    """The slots that settings tell; None where they do not."""
+    """The slots according to the settings; None if they do not say."""
     cores = _cores(conf)
     return None if cores is None else max(1, cores // _number(conf("spark.task.cpus"), 1))
 

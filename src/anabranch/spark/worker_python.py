@@ -1,11 +1,11 @@
-"""Do the workers run a Python that can do the work? Found out before the first job, and said with what to set.
+"""Checks before the first job that the workers run a suitable Python, and says what to set if they do not.
 
-Spark starts its Python workers with `PYSPARK_PYTHON`, or with the `python3` on PATH. Where an environment is not
-activated, that is another Python: of another version, or without the packages. The first task then fails, with a page
-of Java.
+Spark starts its Python workers with `PYSPARK_PYTHON`, or with the `python3` on PATH. If an environment is not
+activated, that is a different Python: another version, or one without the packages. The first task then fails with a
+page of Java.
 
-- In a local session the workers run on this machine, so their Python can be asked right away.
-- On a cluster only a task can tell: a tiny one, once per application (`check_workers`).
+- In a local session the workers run on this machine, so their Python can be checked directly.
+- On a cluster it takes a task: a tiny one, once per application (`check_workers`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from anabranch.spark.arrow import map_in_arrow
 from anabranch.spark.quirks import SPARK_ERRORS
 
 PACKAGES = ("anabranch", "numba", "numpy", "pyarrow")
-"""What a worker imports."""
+"""Packages that a worker imports."""
 
 _ASK = (
     "import importlib.util, json, sys; "
@@ -38,22 +38,22 @@ _ASK = (
 _VERSIONS = re.compile(r"\[PYTHON_VERSION_MISMATCH\][^:]*: ([\d.]+) than that in driver: ([\d.]+)")
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
 _OF_A_TASK = re.compile("PythonException|Python worker")
-"""In the text of errors that come from a worker; those of a user's function on the driver have it not."""
+"""Found in the text of errors from workers, but not of errors in a user's function on the driver."""
 
 _probed: set[str] = set()
-"""Applications whose workers were asked."""
+"""Applications whose workers were checked."""
 
 
 def is_remote(session: SparkSession) -> bool:
-    """Whether the session is one of Spark Connect."""
+    """Whether this is a Spark Connect session."""
     return type(session).__module__.startswith("pyspark.sql.connect")
 
 
 def check_local_python(session: SparkSession) -> None:
-    """Refuse the Python of the workers of a local session, if it cannot do the work. Runs no job.
+    """Check the workers' Python in a local session. Runs no job.
 
     Raises:
-        WorkerPythonError: it is of another version, lacks packages, or cannot be run.
+        WorkerPythonError: it has another version, lacks packages, or cannot be run.
     """
     if not is_remote(session) and _is_local(session):
         wrong = _wrong_with(os.environ.get("PYSPARK_PYTHON", "python3"))
@@ -62,7 +62,7 @@ def check_local_python(session: SparkSession) -> None:
 
 
 def check_workers(session: SparkSession) -> None:
-    """The same for any session; on a cluster it runs a tiny job, once per application."""
+    """Check the workers' Python in any session; on a cluster with a tiny job, once per application."""
     if _is_local(session):
         check_local_python(session)
         return
@@ -80,48 +80,48 @@ def check_workers(session: SparkSession) -> None:
 
 
 def worker_python_error(text: str) -> WorkerPythonError | None:
-    """The error behind that of a task, if its Python was the wrong one or lacked a module."""
+    """Our error for the text of a task's error, if its Python was the wrong one or lacked a module."""
     if versions := _VERSIONS.search(text):
-        return _error(f"the workers run Python {versions[1]}, and this program Python {versions[2]}")
+        return _error(f"the workers run Python {versions[1]}, but this program runs Python {versions[2]}")
     if _OF_A_TASK.search(text) and (missing := _MISSING.search(text)):
         module = missing[1]
         if module.split(".")[0] in PACKAGES:
-            return _error(f"the Python of the workers has no package {module!r}")
+            return _error(f"the workers' Python lacks the package {module!r}")
         return WorkerPythonError(
             f"the workers cannot import {module!r}, so the functions that need it cannot run there",
-            hint="send it along: anabranch run --py-files ..., or spark.addArtifacts(path, pyfile=True); or install it "
-            "where the workers run",
+            hint="send it to them with anabranch run --py-files ... or spark.addArtifacts(path, pyfile=True), or "
+            "install it there",
         )
     return None
 
 
 def _error(wrong: str) -> WorkerPythonError:
     return WorkerPythonError(
-        f"{wrong}: every task in Python would fail",
-        hint=f"set PYSPARK_PYTHON before the session is made: export PYSPARK_PYTHON={sys.executable}, or in Python "
-        'os.environ["PYSPARK_PYTHON"] = sys.executable; on a cluster, the path of such a Python there',
+        f"{wrong}: every Python task would fail",
+        hint=f"set PYSPARK_PYTHON before you create the session: export PYSPARK_PYTHON={sys.executable}, or in Python "
+        'os.environ["PYSPARK_PYTHON"] = sys.executable; on a cluster, give the path of a suitable Python there',
     )
 
 
 @lru_cache
 def _wrong_with(python: str) -> str | None:
-    """What is wrong with that Python; None if it is like the one that runs this."""
+    """What is wrong with that Python; None if it matches the one that runs this."""
     found = shutil.which(python)
     if found is None:
-        return f"the workers would run {python!r}, and there is no such program"
+        return f"the workers would run {python!r}, which does not exist"
     if os.path.abspath(found) == os.path.abspath(sys.executable):
         return None
     try:
         asked = subprocess.run([found, "-c", _ASK], capture_output=True, text=True, timeout=60, check=True)
         version, missing = json.loads(asked.stdout)
     except (OSError, subprocess.SubprocessError, ValueError):
-        return f"the workers would run {found}, which cannot be run as a Python"
+        return f"the workers would run {found}, which does not work as a Python"
     mine = list(sys.version_info[:2])
     if version != mine:
         theirs, ours = (".".join(map(str, each)) for each in (version, mine))
-        return f"the workers would run {found}, which is Python {theirs}, and this program runs Python {ours}"
+        return f"the workers would run {found}, which is Python {theirs}, but this program runs Python {ours}"
     if missing:
-        return f"the workers would run {found}, which has no package {', '.join(missing)}"
+        return f"the workers would run {found}, which lacks the package {', '.join(missing)}"
     return None
 
 
@@ -130,5 +130,5 @@ def _is_local(session: SparkSession) -> bool:
 
 
 def _nothing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """To find this function, a worker must import Anabranch."""
+    """A worker must import Anabranch to find this function."""
     yield from batches

@@ -1,1 +1,1 @@
-"""Splitting a stream without a bottleneck (paper 5): splitters, their cost model, and how they are tuned."""
+"""Splitting a stream without a bottleneck: splitters, their cost model, and how they are tuned."""

@@ -1,26 +1,26 @@
-"""What splitting costs (paper 5, section 3): a model of seconds per tuple, and how many splitters a rate needs.
+"""What splitting costs: a model in seconds per tuple, and how many splitters a rate needs (see docs/papers.md).
 
     window router ──▶ p window splitters ──▶ q query processors
     C_PR                C_PS                   C_PQ
 
 **Shares.** Of the tuples that a splitter reads, r are routed to one substream, b are broadcast to all q and o are
-omitted; r + b + o = 1. So a tuple leaves the split r + b*q times.
+omitted; r + b + o = 1. So a tuple leaves the split r + b*q times on average.
 
-| cost of | equation | per tuple that it reads |
+| cost of | equation | per tuple read |
 |---|---|---|
 | any stream process | (1) | cr + u(cp + cm) + cq + sel * (cs(o + r + bq) + ce(r + bq)) |
 | the window router | (2) | cr_w + cs_w + ce_w |
 | a window splitter | (3) | cr_w + cs(o + r + bq) + ce(r + bq) |
 | a query processor | (4) | cr + p(cp + cm) + O |
 
-All four are calls of `process_cost`. Rates are tuples per second of *busy* time, capacities; any unit (Mbit/s) will do
-where only a ratio is asked for.
+All four are calls of `process_cost`. Rates are capacities: tuples per second of *busy* time. If only a ratio matters,
+any unit (Mbit/s) will do.
 
-**Efficiency** (7) relates CPU times of whole processes, as the paper measured them. Per tuple of the input stream all
-splitters together spend C_PS, and all processors (r + bq) * C_PQ, because that many copies reach them.
+**Efficiency** (7) compares the CPU times of whole processes. Per tuple of the input stream all splitters together spend
+C_PS, and all processors (r + bq) * C_PQ, because that many copies reach them.
 
 **On Spark** the router is the scheduler, which hands out blocks: `from_measures` leaves cs_w and ce_w at 0. Polling is
-not told apart from merging: cp is 0 and cm has both.
+not measured apart from merging: cp is 0 and cm covers both.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from typing import Protocol
 from anabranch.errors import InvalidArgumentError
 
 BROADCAST_SHARE = 0.01
-"""the paper's default for b, the share of tuples that go everywhere"""
+"""Default for b, the share of tuples that are broadcast."""
 
 MOST_SPLITTERS = 1_024
-"""splitters, unless told otherwise"""
+"""Default limit for the number of splitters."""
 
 
 class SplitterTimes(Protocol):
-    """What the model needs of a splitter's measurement; `runtime.progress.SplitterMeasure` has it."""
+    """What the model needs from a splitter's measurement; `observe.progress.SplitterMeasure` has it."""
 
     @property
     def rows(self) -> int: ...
@@ -59,7 +59,7 @@ class SplitterTimes(Protocol):
 
 
 class WorkerTimes(Protocol):
-    """What the model needs of a worker's measurement; `runtime.progress.WorkerMeasure` has it."""
+    """What the model needs from a worker's measurement; `observe.progress.WorkerMeasure` has it."""
 
     @property
     def rows(self) -> int: ...
@@ -92,14 +92,14 @@ def process_cost(
 
 @dataclass(frozen=True)
 class SplitCosts:
-    """The parts of the model, in seconds per tuple, and the shares of the tuples."""
+    """The terms of the model in seconds per tuple, and the shares of tuples."""
 
     cr_w: float = 0.0
-    """to read a tuple inside a physical window"""
+    """reading a tuple in a physical window"""
     cs_w: float = 0.0
     """the router's choice of a splitter"""
     ce_w: float = 0.0
-    """the router's handing on"""
+    """the router's sending"""
     cr: float = 0.0
     """a query processor's reading"""
     cp: float = 0.0
@@ -109,8 +109,8 @@ class SplitCosts:
     cs: float = 0.0
     """the routing and broadcast functions, per copy or omitted tuple"""
     ce: float = 0.0
-    """a splitter's handing on, per copy"""
-    O: float = 0.0  # noqa: E741 (the paper's name)
+    """a splitter's sending, per copy"""
+    O: float = 0.0  # noqa: E741 (its name in the equations)
     """the query itself"""
     b: float = BROADCAST_SHARE
     r: float = 1.0 - BROADCAST_SHARE
@@ -121,23 +121,23 @@ class SplitCosts:
             value = getattr(self, field.name)
             if not (math.isfinite(value) and value >= 0):
                 raise InvalidArgumentError(
-                    f"{field.name} = {value!r} is no cost or share, so no rate could be computed from it",
-                    hint="costs are seconds per tuple and shares fractions, both finite and not negative",
+                    f"{field.name} = {value!r} is not a cost or share, so no rate can be computed from it",
+                    hint="give costs in seconds per tuple and shares as fractions, both finite and not negative",
                 )
         if not math.isclose(self.b + self.r + self.o, 1.0, abs_tol=1e-6):
             raise InvalidArgumentError(
-                f"the shares b + r + o are {self.b + self.r + self.o:g}: some tuples would be counted twice or never",
-                hint="each tuple is broadcast, routed or omitted: let the three sum to 1",
+                f"the shares b + r + o add up to {self.b + self.r + self.o:g}: tuples would be counted twice or never",
+                hint="each tuple is broadcast, routed or omitted: the shares must add up to 1",
             )
 
     @classmethod
     def from_measures(
         cls, splitters: Sequence[SplitterTimes], workers: Sequence[WorkerTimes], q: int
     ) -> SplitCosts | None:
-        """The parts from what was measured; None where no splitter has read a row."""
+        """The terms from measurements; None if no splitter has read a row."""
         _at_least_1("q", q)
         rows = sum(s.rows for s in splitters)
-        # Shares of what was counted: a splitter that counts no kinds of rows must not make the shares fall short of 1.
+        # Shares of the counted rows: a splitter that counts no kinds must not make the shares add up to less than 1.
         routed, broadcast, omitted = (
             sum(getattr(s, kind) for s in splitters) for kind in ("routed", "broadcast", "omitted")
         )
@@ -176,23 +176,23 @@ class SplitCosts:
         return process_cost(cr=self.cr, u=p, cp=self.cp, cm=self.cm, cq=self.O)
 
     def single_rate(self) -> float:
-        """The rate of one splitter with one substream, what (6) is computed from; infinite where it costs nothing."""
+        """The rate of one splitter with one substream, the basis of (6); infinite if it costs nothing."""
         return _rate(self.splitter(1))
 
     def stream_rate(self, p: int, q: int) -> float:
-        """Tuples per second that p splitters and q processors can take in: the least of the three kinds' rates."""
+        """Tuples per second that p splitters and q processors can take: the lowest of the three kinds' rates."""
         processors = _rate(self.processor(p) * self.copies(q) / q)
         return min(_rate(self.router()), p * _rate(self.splitter(q)), processors)
 
     def efficiency(self, p: int, q: int) -> float:
-        """Equation (7): the splitters' share of all CPU time that splitting takes; 1 where nothing has a cost."""
+        """Equation (7): the splitters' share of all CPU time that splitting takes; 1 if nothing has a cost."""
         splitting = self.splitter(q)
         without_query = (self.processor(p) - self.O) * self.copies(q)
         total = self.router() + splitting + without_query
         return splitting / total if total > 0 else 1.0
 
     def splitters(self, rate: float, q: int, *, limit: int = MOST_SPLITTERS) -> int:
-        """The least p by equation (3): as many splitters as the rate needs, with these costs and shares."""
+        """The smallest p by equation (3): the splitters that the rate needs with these costs and shares."""
         _at_least_1("q", q)
         return _within(rate * self.splitter(q), limit)
 
@@ -216,14 +216,14 @@ def splitters_needed(
 ) -> int:
     """Equation (6): p = ceil(desired / single * (1 - b + b*q)), within 1 .. limit.
 
-    `desired` is the stream's rate and `single` that of one splitter with q = 1, in the same unit. It takes all work to
-    grow with the copies, and nothing to be omitted; `SplitCosts.splitters` does not.
+    `desired` is the stream's rate and `single` that of one splitter with q = 1, in the same unit. It assumes that all
+    work grows with the copies and that nothing is omitted; `SplitCosts.splitters` does not.
     """
     _at_least_1("q", q)
     if not single > 0:
         raise InvalidArgumentError(
-            f"a splitter's rate of {single!r} is not above zero: no number of splitters would do",
-            hint="measure one splitter on some of the stream first",
+            f"a splitter's rate of {single!r} is not above zero: no number of splitters would be enough",
+            hint="measure one splitter on part of the stream first",
         )
     return _within(desired / single * (1.0 - b + b * q), limit)
 
@@ -238,7 +238,7 @@ def _within(needed: float, limit: int) -> int:
 def _at_least_1(name: str, value: int) -> None:
     if value < 1:
         raise InvalidArgumentError(
-            f"{name} = {value!r}: with none there is nowhere to send a tuple", hint=f"give a {name} of 1 or more"
+            f"{name} = {value!r} is below 1, so there is nowhere to send a tuple", hint=f"give a {name} of 1 or more"
         )
 
 

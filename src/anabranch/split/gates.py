@@ -1,4 +1,4 @@
-"""Gates: which tuples of a physical window the query can take. All of them are counted, whatever becomes of them."""
+"""Gates: which tuples of a physical window the query accepts. All tuples are counted, accepted or not."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from anabranch.windows.ids import Stretch
 
 @dataclass
 class Census:
-    """What a splitter saw: all tuples are counted, whatever becomes of them."""
+    """What a splitter read: all tuples, also those that are late or have no time."""
 
     rows: int = 0
     late: int = 0
@@ -30,7 +30,7 @@ class Census:
 
 
 class Gate(ABC):
-    """Lets the tuples through that the query can take, and counts the others."""
+    """Lets the tuples through that the query accepts, and counts the others."""
 
     @abstractmethod
     def __call__(self, window: pa.RecordBatch, census: Census) -> pa.RecordBatch: ...
@@ -38,9 +38,9 @@ class Gate(ABC):
 
 @dataclass(frozen=True)
 class RowGate(Gate):
-    """Tuples with a time that the watermark has not passed. `late_before` is the watermark when the epoch began.
+    """Accepts tuples that the watermark has not passed. `late_before` is the watermark when the epoch began.
 
-    Those with a time after `limit` count as tuples without one: they are too far ahead (`runtime.ahead`).
+    A tuple with a time after `limit` counts as one without a time: it is too far ahead (`runtime.ahead`).
     """
 
     time: str
@@ -74,9 +74,9 @@ class OpenGate(Gate):
 
 @dataclass(frozen=True)
 class PaneGate(Gate):
-    """Panes that Spark made of the tuples. Those of late tuples, and of tuples without a time, have no pane id.
+    """Accepts panes that Spark made of the tuples. Panes of late tuples, and of those without a time, have no id.
 
-    The columns `rows`, `timed` (rows with a time) and `max_t` are taken off.
+    `timed` (how many rows have a time) and `max_t` are columns that are removed here.
     """
 
     pane: str
@@ -100,10 +100,10 @@ class PaneGate(Gate):
 
 @dataclass(frozen=True)
 class CountingPaneGate(PaneGate):
-    """Panes that were evaluated where a partitioner had placed their tuples: counts what is where.
+    """Accepts panes that were evaluated where a partitioner had sent their tuples, and counts which keys are where.
 
     The column `part` says which worker evaluated a pane, modulo `workers`; `hashed` is the hash of its key, and is
-    taken off. `stretch` is in panes.
+    removed here. `stretch` is in panes.
     """
 
     part: str

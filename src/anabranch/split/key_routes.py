@@ -1,4 +1,4 @@
-"""Key partitioners as routes of a splitter: the worker of a tuple is the group that it is sent to."""
+"""Routes by key. With a key partitioner as the route, a tuple's group is its worker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MIX = np.int64(0x2545F4914F6CDD1D)  # odd, and without a pattern
 
 @dataclass(frozen=True)
 class HashRoute:
-    """A route function: a key goes to the group of its hash; without `nulls`, rows with a null key go nowhere."""
+    """A route function: a key goes to the group of its hash; without `nulls`, rows with a null key are left out."""
 
     keys: tuple[str, ...]
     nulls: bool = True
@@ -42,8 +42,8 @@ class HashRoute:
 class KeyRoute(Route):
     """Sends each tuple to a worker by its key.
 
-    `keys` are hashed here; or `hashed`, a column of hashes that Spark computed, which does not travel on. With
-    `stretch` and the column `time`, counts are per window; without, one window is all that the splitter reads.
+    Either `keys` are hashed here, or `hashed` is a column of hashes that Spark computed, which does not travel on. With
+    `stretch` and the column `time`, counts are per window; without, everything the splitter reads is one window.
     """
 
     partitioning: Partitioning
@@ -53,14 +53,14 @@ class KeyRoute(Route):
     stretch: Stretch | None = None
     heavy: HeavyKeys = field(default_factory=HeavyKeys)
     strict: bool = False
-    """an error rather than a key that is split although its window should have it whole"""
+    """raise an error rather than split a key that must stay whole in its window"""
     counting: bool = False
-    """tell what was placed: where no later stage can count"""
+    """count which keys go where: needed if no later stage can count them"""
     part: int | None = None
-    """the splitter; None: not begun"""
+    """the splitter's number; None: not begun"""
     counter: KeyCounter = field(default_factory=KeyCounter, repr=False, compare=False)
     state: dict[int, Partitioner] = field(default_factory=dict, repr=False, compare=False)
-    """the partitioner, by the number of workers"""
+    """the partitioner for each number of workers"""
 
     def begun(self, part: int) -> Route:
         return replace(self, part=part, state={}, counter=KeyCounter())
@@ -79,7 +79,7 @@ class KeyRoute(Route):
         if self.stretch is not None:
             assert self.time is not None
             times = micros_of(window.column(self.time))
-            # A row without a time is counted somewhere, and then left out: any window will do.
+            # A row without a time is counted in any window, and then left out.
             stretches = self.stretch.of(times.fill_null(0).to_numpy(zero_copy_only=False))
         workers = self.state[groups].assign(hashes, stretches)
         if self.counting:
@@ -89,7 +89,7 @@ class KeyRoute(Route):
     def _count(self, stretches: NDArray[np.int64] | None, workers: NDArray[Any], hashes: NDArray[np.int64]) -> None:
         windows = np.zeros(len(hashes), np.int64) if stretches is None else stretches
         places = windows * (1 + int(workers.max(initial=0))) + workers
-        # Hash, worker and window in one number, by which numpy sorts fastest: two that fall together are no great harm.
+        # Hash, worker and window in one number, which numpy sorts fastest: a rare collision does little harm.
         mixed = hashes + places * _MIX
         order = np.argsort(mixed)
         begins = np.flatnonzero(np.append(True, np.diff(mixed[order]) != 0))

@@ -1,4 +1,4 @@
-"""Readers: how the batches of a task become physical windows of about W bytes."""
+"""Readers: they turn the batches of a task into physical windows of about W bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Reader(ABC):
 
 
 class RowReader(Reader):
-    """Rows: batches are gathered until they make a window."""
+    """Reads rows: gathers batches until they fill a window."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch], window_bytes: int) -> Iterator[pa.RecordBatch]:
         gathered: list[pa.RecordBatch] = []
@@ -38,7 +38,7 @@ class RowReader(Reader):
 
 @dataclass(frozen=True)
 class BlockReader(Reader):
-    """Packed blocks, in a binary column. Each is a window of its own; small ones are joined."""
+    """Reads packed blocks from a binary column. Each is a window of its own; small ones are joined."""
 
     column: str
 
@@ -48,7 +48,7 @@ class BlockReader(Reader):
 
 
 class ReferenceReader(Reader):
-    """References to blocks in files (`anabranch.io.replay.source`): read here, so that they never were rows."""
+    """Reads the blocks that references name (`anabranch.io.replay.source`), without ever turning them into rows."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch], window_bytes: int) -> Iterator[pa.RecordBatch]:
         blocks = (block for batch in batches for block in referenced(batch))

@@ -15,21 +15,21 @@ from anabranch.errors import OperatorError
 from anabranch.split.gates import Census
 
 OMIT = -1
-"""The route of a tuple that goes nowhere."""
+"""The group of a tuple that is left out."""
 
 RouteFunction = Callable[[pa.RecordBatch, int], Any]
 BroadcastFunction = Callable[[pa.RecordBatch], Any]
 
 
 class Route(ABC):
-    """Says for every tuple of a window which group it goes to: (groups, broadcast, the window as it travels)."""
+    """Gives the group of every tuple of a window: (groups, broadcast, the columns that travel on)."""
 
     def begun(self, part: int) -> Route:
         """The route of one splitter, which may keep counts of its own; `part` is the splitter's number."""
         return self
 
     def ended(self, census: Census) -> None:  # noqa: B027  # most routes count nothing
-        """The splitter has read everything: the route may tell what it counted."""
+        """The splitter has read everything: the route may add its counts to the census."""
 
     @abstractmethod
     def __call__(
@@ -39,7 +39,7 @@ class Route(ABC):
 
 @dataclass(frozen=True)
 class ColumnRoute(Route):
-    """The route, and perhaps the broadcast, as columns that Spark computed; they do not travel on."""
+    """Reads the route, and perhaps the broadcast, from columns that Spark computed; they do not travel on."""
 
     group: str
     broadcast: str | None = None
@@ -58,7 +58,7 @@ class ColumnRoute(Route):
 
 @dataclass(frozen=True)
 class FunctionRoute(Route):
-    """Functions over whole blocks, as a user writes them: numpy or Arrow arrays, one entry per tuple."""
+    """Calls a user's functions on whole blocks; they return numpy or Arrow arrays with one entry per tuple."""
 
     route: RouteFunction | None
     broadcast: BroadcastFunction | None
@@ -81,14 +81,14 @@ def _answer(what: str, value: Any, rows: int) -> NDArray[Any]:
         array = _numbers(value if isinstance(value, (pa.Array, pa.ChunkedArray)) else pa.array(value))
     if array.shape != (rows,):
         raise OperatorError(
-            f"the {what} function gave {array.shape} answers for a block of {rows} tuples; tuples would go astray",
-            hint=f"return one entry per tuple: {what} gets a whole record batch and answers with an array",
+            f"the {what} function returned shape {array.shape}, expected ({rows},): tuples would go to wrong groups",
+            hint=f"return an array with one entry per tuple: {what} gets a whole record batch",
         )
     return array
 
 
 def _numbers(array: pa.Array | pa.ChunkedArray) -> NDArray[Any]:
-    """Groups as numbers; null means: nowhere."""
+    """Groups as numbers; null leaves a tuple out."""
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
     if array.null_count:

@@ -1,17 +1,17 @@
-"""Splitters: from physical windows to one block per partition-group (paper 5, section 2).
+"""Splitters: from physical windows to one block per partition-group.
 
-A splitter is what a task of the first stage runs. It cuts what it reads into physical windows of about W bytes, asks
-the route which group each tuple goes to (one, all, or none), and sends blocks: rows of one binary column, so that
-Spark's exchange moves blocks and never tuples.
+Each task of the first stage runs a splitter. It cuts its input into physical windows of about W bytes, asks the route
+which group each tuple goes to (one, all, or none), and sends blocks: rows with one binary column, so that Spark's
+exchange moves blocks and never tuples.
 
     tuples ──▶ physical windows ──▶ route, broadcast ──▶ (worker, group, block) ──▶ exchange
     blocks ──▶
 
-At its end it tells every worker the latest time that it saw (a *mark*): the exchange is a barrier, so each worker knows
-the watermark of the epoch before it runs its operators, and a window is delivered in the epoch that completes it.
+At the end it sends every worker the latest time that it read (a *mark*). The exchange is a barrier, so each worker
+knows the watermark of the epoch before it runs its operators, and a window is delivered in the epoch that completes it.
 
-Blocks carry where they come from (part, sequence), so that a worker can put them in the same order whatever order the
-exchange delivered them in.
+Blocks carry their origin (part, sequence), so that a worker can put them in the same order, whatever order the exchange
+delivered them in.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ PACKED_SCHEMA = StructType(
 _PACKED = arrow_schema(PACKED_SCHEMA)
 
 MARK = -1
-"""The group of a mark: not data, but what the splitter saw."""
+"""The group of a mark: not data, but the splitter's counts."""
 ALL_GROUPS = -2
-"""The group of a block for every group of its worker."""
+"""The group of a block that is for every group of its worker."""
 
 WINDOW_BYTES = 1 << 22
-"""W, unless tuned."""
+"""W, unless it is tuned."""
 
 Ints = NDArray[np.int64]
 
@@ -68,7 +68,7 @@ class _Measures:
 
 @dataclass(frozen=True)
 class Splitter:
-    """Splits what its task reads; run by `map_in_arrow`. `routing[g]` is the worker of group g."""
+    """Splits the input of its task; run by `map_in_arrow`. `routing[g]` is the worker of group g."""
 
     edge: int
     reader: Reader
@@ -78,9 +78,9 @@ class Splitter:
     workers: int
     window_bytes: int = WINDOW_BYTES
     columns: tuple[str, ...] | None = field(default=None)
-    """what of a window travels on; everything if None"""
+    """the columns that travel on; None: all"""
     marked: bool = True
-    """whether it tells what it saw, to every worker; where nobody asks, its output is the same when it runs again"""
+    """whether it sends marks; without them its output is the same whenever it runs again"""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
@@ -124,14 +124,14 @@ class Splitter:
         if everywhere is not None and everywhere.any():
             copies = travelling.filter(pa.array(everywhere))
             measures.broadcast += copies.num_rows
-            # Once per worker, which hands it to all of its groups.
+            # Once per worker, which passes it to all of its groups.
             pieces += [(worker, ALL_GROUPS, copies) for worker in sorted(set(self.routing))]
             to = np.where(everywhere, OMIT, to)
         if len(to) and (to.min() < OMIT or to.max() >= groups):
             wrong = to[(to < OMIT) | (to >= groups)][0]
             raise OperatorError(
-                f"a tuple was routed to substream {wrong} of {groups}; it would be lost",
-                hint=f"the route must be 0 to {groups - 1}; -1 or null leaves a tuple out on purpose",
+                f"a tuple was routed to substream {wrong}, but there are only {groups}: it would be lost",
+                hint=f"return 0 to {groups - 1}, or -1 or null to leave a tuple out on purpose",
             )
         order, offsets = _by_group(to, groups)
         measures.omitted += int(offsets[0]) - (0 if everywhere is None else int(everywhere.sum()))
@@ -145,7 +145,7 @@ class Splitter:
     def _emit(
         self, pieces: list[tuple[int, int, pa.RecordBatch]], part: int, seq: int, measures: _Measures
     ) -> pa.RecordBatch:
-        # What is broadcast is in several pieces, and packed once.
+        # A broadcast block is in several pieces, but is packed once.
         packed = {id(block): pack_in_parts(block) for _, _, block in pieces}
         blocks = [packed[id(block)] for _, _, block in pieces]
         measures.bytes_out += sum(each.size for block in blocks for each in block)
@@ -159,7 +159,7 @@ class Splitter:
 
 
 def _by_group(to: NDArray[Any], groups: int) -> tuple[Ints | None, Ints]:
-    """The order that brings tuples of a group together, and where each group begins; what goes nowhere comes first."""
+    """The order that brings tuples of a group together, and where each group begins; omitted tuples come first."""
     counts = np.bincount(to + 1, minlength=groups + 1)
     offsets = np.cumsum(counts)
     if counts.max(initial=0) == len(to):
@@ -184,12 +184,12 @@ def _rows(
 
 
 def _binaries(blocks: Sequence[Sequence[pa.Buffer]]) -> pa.Array:
-    """The blocks, each in parts, as one binary array: one copy."""
+    """The blocks, each a list of buffers, as one binary array, with a single copy."""
     offsets = np.cumsum([0, *(sum(part.size for part in block) for block in blocks)])
     if offsets[-1] >= 2**31:
         raise OperatorError(
-            f"a physical window of {offsets[-1]:,} bytes does not fit an Arrow column of binaries",
-            hint="make the window smaller: window_bytes=...",
+            f"a physical window of {offsets[-1]:,} bytes is too large for an Arrow binary column",
+            hint="set a smaller window_bytes=...",
         )
     data = b"".join(part for block in blocks for part in block)
     buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]

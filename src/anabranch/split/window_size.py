@@ -1,15 +1,15 @@
-"""How large a physical window should be (paper 5, section 3.2.1): double W until the rate gains next to nothing.
+"""How large a physical window should be: double W until the rate hardly improves.
 
 The search is a fold over measurements, each a pair (W in bytes, rate). The rate is a *capacity*, tuples per busy
-second: that of the input would fall whenever fewer tuples come, which says nothing of W.
+second: the input rate would fall whenever fewer tuples come, which says nothing about W.
 
     W      4 K   8 K   16 K  32 K
     rate   50    80    95    95.1      less than 0.15 % above 16 K: settled on 16 K
 
-- Noise makes a rate smaller, hardly ever larger. So each W is measured `SAMPLES` times and its best counts.
-- Settled is the smaller of the last two sizes: a larger window that gains nothing costs memory and latency.
-- Once settled, `SAMPLES` rates in a row below (1 - `REOPEN`) of the rate settled on open the search again, one size
-  below: the data or the machines have changed, and W may have to go either way.
+- Noise lowers a rate and hardly ever raises it. So each W is measured `SAMPLES` times, and the best rate counts.
+- The search settles on the smaller of the last two sizes: a larger window that gains nothing costs memory and latency.
+- Once settled, `SAMPLES` rates in a row below (1 - `REOPEN`) of the settled rate restart the search one size below: the
+  data or the machines have changed, and W may have to go either way.
 """
 
 from __future__ import annotations
@@ -18,27 +18,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 IMPROVEMENT = 0.0015
-"""a doubling that gains less than this is the last"""
+"""The search stops at a doubling that gains less than this."""
 SAMPLES = 3
-"""measurements of each size, and rates in a row that must be low to open the search again"""
+"""Measurements of each size, and low rates in a row that restart the search."""
 REOPEN = 0.25
-"""a fall of the rate, at the size settled on, that opens the search again"""
+"""A fall of the rate at the settled size that restarts the search."""
 SEARCH_START = 4_096
+"""Default first size, in bytes."""
 SEARCH_LIMIT = 4 * 1024 * 1024
+"""Default largest size; the runtime allows more (`runtime.execution`)."""
 
 
 @dataclass(frozen=True)
 class WindowSearch:
-    """Where the search stands. `rates` are those of the present size, `reference` the best rate of the one before."""
+    """The state of the search. `rates` belong to the current size, `reference` is the best rate of the previous one."""
 
     size: int = SEARCH_START
     settled: bool = False
     reference: float | None = None
-    """while searching the best rate of half the size, once settled the rate settled on; None before the first"""
+    """while searching, the best rate of half the size; once settled, the settled rate; None at the start"""
     rates: tuple[float, ...] = field(default=())
 
     def after(self, size: int, rate: float, *, start: int = SEARCH_START, limit: int = SEARCH_LIMIT) -> WindowSearch:
-        """The search after one measurement; one of another size, or without a rate, says nothing."""
+        """The search after one measurement; one of another size, or without a rate, is ignored."""
         if size != self.size or not rate > 0:
             return self
         rates = (*self.rates, rate)[-SAMPLES:]
@@ -58,7 +60,7 @@ class WindowSearch:
 def next_window_bytes(
     history: Sequence[tuple[int, float]], *, start: int = SEARCH_START, limit: int = SEARCH_LIMIT
 ) -> tuple[int, bool]:
-    """The W to use next, and whether the search has settled on it. `history` is all of it, oldest first."""
+    """The W to use next, and whether the search has settled on it. `history` is complete, oldest first."""
     search = WindowSearch(start)
     for size, rate in history:
         search = search.after(size, rate, start=start, limit=limit)

@@ -1,4 +1,4 @@
-"""The vocabulary of windows: specifications, ids, panes, batches, rings. Pure; knows nothing of Spark."""
+"""The vocabulary of windows: specifications, ids, panes, batches, rings. Independent of Spark."""
 
 from anabranch.windows.durations import Duration, describe, micros
 from anabranch.windows.panes import Batches, Panes, PaneWindow, Ring, ring_node

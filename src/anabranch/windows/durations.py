@@ -13,9 +13,9 @@ from decimal import Decimal
 from anabranch.errors import InvalidWindowError
 
 Duration = str | timedelta
-"""What a user may write for a duration: ``"5 min"``, ``"1 h 30 min"`` or a timedelta.
+"""A duration as a user writes it: ``"5 min"``, ``"1 h 30 min"`` or a timedelta.
 
-A number is refused, but for 0: 60 could be seconds, milliseconds or microseconds.
+Plain numbers other than 0 are refused: 60 could be seconds, milliseconds or microseconds.
 """
 
 _UNITS = {
@@ -34,7 +34,7 @@ _EXAMPLES = 'write for example "30 minutes", "1 h 30 min", "250 ms", or a timede
 def micros(duration: Duration, what: str = "duration") -> int:
     """The duration in microseconds; ``what`` names it in errors."""
     if isinstance(duration, (int, float)) and not isinstance(duration, bool):
-        if duration == 0:  # of any unit
+        if duration == 0:  # in any unit
             return 0
         raise InvalidWindowError(
             f"{what} {duration!r} has no unit: it could be seconds, milliseconds or microseconds",
@@ -58,14 +58,14 @@ def _parse(text: str, what: str) -> int:
     total = sum(Decimal(number) * _UNITS[unit] for number, unit in parts)
     if total != int(total):
         raise InvalidWindowError(
-            f"{what} {text!r} is not a whole number of microseconds, which is Spark's resolution of time",
+            f"{what} {text!r} is not a whole number of microseconds, the resolution of Spark's timestamps",
             hint="round it to microseconds",
         )
     return int(total)
 
 
 def describe(duration: int) -> str:
-    """The shortest exact name: 90_000_000 is ``1 min 30 s``."""
+    """The shortest exact text: 90_000_000 is ``1 min 30 s``."""
     if duration == 0:
         return "0 s"
     sign, rest, parts = ("-" if duration < 0 else ""), abs(duration), []

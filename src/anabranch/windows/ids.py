@@ -1,12 +1,12 @@
 """Window, batch and pane ids as closed forms: the one place where they are computed.
 
-Each function is one formula over integers. It takes Python integers, numpy arrays or Spark Columns alike; the only
-operation in which those differ is division that rounds towards minus infinity, so that is a parameter (`floordiv`;
-`anabranch.spark.columns.floordiv` is the one for Columns). One formula, so the batch plan, the streaming plan and the
-kernels cannot disagree; a property test holds the forms equal all the same.
+Each function is one formula over integers. It takes Python integers, numpy arrays and Spark Columns alike. They differ
+in one operation only, division that rounds towards minus infinity, so that is a parameter (`floordiv`; for Columns
+`anabranch.spark.columns.floordiv`). With one formula the batch plan, the streaming plan and the kernels cannot
+disagree; a property test compares the forms all the same.
 
-Ids here count from the window's origin and may be negative. The papers count the rows of a stream, and its windows,
-from 1: `count_first`, `count_last` and `is_closer` are their formulas, for row i.
+Ids count from the window's origin and may be negative. `count_first`, `count_last` and `is_closer` count the rows and
+windows of a stream from 1 instead.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def python_floordiv(value: Ids, by: int) -> Ids:
 
 
 def first_window(t: Ids, window: Window, floordiv: FloorDiv = python_floordiv) -> Ids:
-    """The lowest id of the windows that hold t."""
+    """The lowest id of the windows that contain t."""
     return floordiv(t - (window.origin + window.size), window.slide) + 1
 
 
 def last_window(t: Ids, window: Window, floordiv: FloorDiv = python_floordiv) -> Ids:
-    """The highest id of the windows that hold t."""
+    """The highest id of the windows that contain t."""
     return floordiv(t - window.origin, window.slide)
 
 
@@ -44,7 +44,7 @@ def window_start(window_id: Ids, window: Window) -> Ids:
 
 
 def pane_of(t: Ids, size: int, origin: int = 0, floordiv: FloorDiv = python_floordiv) -> Ids:
-    """The id of the pane of that size that holds t: a pane is a tumbling window."""
+    """The id of the pane of that size that contains t: a pane is a tumbling window."""
     return floordiv(t - origin, size)
 
 
@@ -57,12 +57,12 @@ def batch_window(window: Window, batch: int) -> Window:
 
 
 def replication(window: Window, batch: int = 1) -> float:
-    """Copies of a row that leave the split: (w + (B-1)s) / (Bs); with B = 1 the overlap."""
+    """Copies of a row that leave the split: (w + (B-1)s) / (Bs); with B = 1 this is the overlap."""
     return batch_window(window, batch).overlap
 
 
 def count_first(i: Ids, size: int, slide: int, floordiv: FloorDiv = python_floordiv) -> Ids:
-    """The paper's first window of row i, rows and windows from 1, before the limit max(1, ...).
+    """The first window of row i, with rows and windows counted from 1, before the limit max(1, ...).
 
     ceil((i-w)/s) + 1, with the ceiling written as a floor: ceil(a/s) = floor((a-1)/s) + 1.
     """
@@ -70,14 +70,14 @@ def count_first(i: Ids, size: int, slide: int, floordiv: FloorDiv = python_floor
 
 
 def count_last(i: Ids, size: int, slide: int, floordiv: FloorDiv = python_floordiv) -> Ids:
-    """The paper's last window of row i, rows and windows from 1: ceil(i/s)."""
+    """The last window of row i, with rows and windows counted from 1: ceil(i/s)."""
     return floordiv(i - 1, slide) + 1
 
 
 def is_closer(i: Ids, size: int, slide: int) -> Ids:
     """Whether row i (from 1) closes a count window: i >= w and (i-w) mod s = 0.
 
-    For time windows apply it to times; of several rows with that time the last one is the closer.
+    For time windows, pass times; if several rows have that time, the last one is the closer.
     """
     return (i >= size) & ((i - size) % slide == 0)
 
@@ -90,11 +90,11 @@ def is_batch_closer(i: Ids, size: int, slide: int, batch: int) -> Ids:
 
 @dataclass(frozen=True)
 class Stretch:
-    """For how long something is counted: tumbling windows of `size` from `origin`, on any axis."""
+    """Tumbling windows of `size` from `origin`, on any axis, in which something is counted."""
 
     size: int
     origin: int = 0
 
     def of(self, places: Ids) -> Ids:
-        """The number of the window that each place is in."""
+        """The number of the window that contains each place."""
         return pane_of(places, self.size, self.origin)

@@ -4,13 +4,13 @@
 window falls on an edge of a pane, so a window is a run of whole panes, and several windows of different length share
 one set of panes.
 
-**Batches** say which windows one worker evaluates: those that end in one stretch of the time line. It needs the panes
-of that stretch and those before it, back to the start of the longest window. With one window and B windows per batch
-this is the batch-window of paper 1. Several windows are brought together at their ends, so that on a stream a short one
-need not wait for a long one that started with it.
+**Batches** say which windows one worker evaluates: those that end in one stretch of the time line. The worker needs the
+panes of that stretch and those before it, back to the start of the longest window. With one window and B windows per
+batch this is the batch-window (see docs/papers.md). Several windows are grouped by their ends, so that on a stream a
+short one need not wait for a long one that started with it.
 
 **The ring** is the batch layout for an aggregate without a key: n = ceil((w-s)/s) windows per node, so that what a
-node needs beyond its own panes comes from one neighbour only.
+node needs beyond its own panes comes from a single neighbour.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Panes:
 
     def __post_init__(self) -> None:
         if not self.windows:
-            raise InvalidWindowError("a query without a window", hint='call .window(size="5 min", slide="10 s")')
+            raise InvalidWindowError("the query has no window", hint='call .window(size="5 min", slide="10 s")')
         if len({w.axis for w in self.windows}) > 1:
             raise InvalidWindowError(
                 "time windows and count windows cannot share panes: they cut the stream along different axes",
@@ -84,16 +84,16 @@ class Batches:
 
     @classmethod
     def over(cls, windows: Sequence[PaneWindow], slide: int) -> Batches:
-        """Batches of that slide, just long enough for every window that ends in them.
+        """Batches with that slide, just long enough for every window that ends in them.
 
-        They are aligned to the ends of the longest window. If `slide` is B of its slides, batch k is the paper's
-        batch-window: it holds the windows kB .. kB+B-1.
+        They are aligned to the ends of the longest window. If `slide` is B of its slides, batch k is the batch-window
+        of the windows kB .. kB+B-1.
         """
         longest = max(windows, key=lambda w: w.size)
         boundary = longest.offset + longest.size - longest.slide
         reach = 0
         for w in windows:
-            # Seen from a batch's boundary, last panes of windows lie `step` apart, and the first one this far off.
+            # Relative to a batch's boundary, the last panes of windows are `step` apart, and the first is at `first`.
             step = math.gcd(w.slide, slide)
             first = (w.offset + w.size - 1 - boundary) % step
             reach = max(reach, w.size - 1 - first)
@@ -108,7 +108,7 @@ class Batches:
         return batch * self.slide + (self.origin + self.size - self.slide - window.size + 1)
 
     def longest_wait(self, window: PaneWindow) -> int:
-        """How many panes after a window its batch may end."""
+        """How many panes after a window's end its batch may end."""
         step = math.gcd(window.slide, self.slide)
         return self.slide - step + (self.origin + self.size - window.offset - window.size) % step
 
@@ -119,7 +119,7 @@ class Batches:
 
 @dataclass(frozen=True)
 class Ring:
-    """Assignment of windows and panes to the nodes of a ring, in pane units (paper 1, section 2.4.3)."""
+    """Assignment of windows and panes to the nodes of a ring, in panes."""
 
     size: int
     slide: int
@@ -137,16 +137,16 @@ class Ring:
 
     @property
     def results_from_predecessor(self) -> int:
-        """Pane results that come from the one neighbour, per round: w - s."""
+        """Pane results that come from the neighbour, per round: w - s."""
         return self.size - self.slide
 
     @property
     def batches(self) -> Batches:
-        """The ring's sets of n windows as a batch layout."""
+        """The ring's groups of n windows as a batch layout."""
         return Batches.over([PaneWindow(self.size, self.slide, 0)], self.panes_from_split)
 
     def node_of_window(self, window_id: Ids, floordiv: FloorDiv = python_floordiv) -> Ids:
-        """The node that evaluates the window: sets of n windows go round the ring."""
+        """The node that evaluates the window: groups of n windows go round the ring in turn."""
         return ring_node(floordiv(window_id, self.windows_per_node), self.nodes, floordiv)
 
     def node_of_pane(self, pane: Ids, floordiv: FloorDiv = python_floordiv) -> Ids:
@@ -155,6 +155,6 @@ class Ring:
 
 
 def ring_node(ring_set: Ids, nodes: int, floordiv: FloorDiv = python_floordiv) -> Ids:
-    """The node of a set of windows: sets go round the ring."""
-    # The remainder through floordiv, so that negative ids go round in the same direction, in Columns too.
+    """The node of a group of n windows: groups go round the ring in turn."""
+    # The remainder by floordiv: negative ids must go round in the same direction, in Columns too.
     return ring_set - floordiv(ring_set, nodes) * nodes

@@ -1,7 +1,7 @@
-"""What windows over windows need of a stream, and how many of them may be missing (paper 4, section 3.2).
+"""Which part of a stream windows over windows need, and how many of them may be missing.
 
-A query network delivers windows of windows of rows. To drop results and still keep every other one exact, one must know
-which stretch of the input each of them needs. A `Span` says it: unit u needs the times
+A query network delivers windows of windows of rows. To drop some results and keep every other one exact, we must know
+which stretch of the input each result needs. A `Span` says so: unit u needs the times
 
     [origin + u*slide + lo, origin + u*slide + hi)
 
@@ -10,13 +10,13 @@ A *unit* is what is kept or dropped as a whole. Two rules move a span towards th
     pipeline   what a windowed aggregate must read, so that its results in a span are there and exact
     fan-out    one span for several consumers, in units of the lcm of their slides
 
-The paper dates a result with the first instant of its window, we and Spark with the last (`window_time`): its spans
-grow at the end, ours at the beginning. The sizes are the same: turn the time line round, and ours is the paper's.
+A result has the last instant of its window as its time, as in Spark (`window_time`), so spans grow at the beginning.
+The paper on window drops (docs/papers.md) uses the first instant, so there they grow at the end; the sizes are equal.
 
     A1(3,2) ▶ A2(3,3):    size 3+3-1 = 5, slide 3           A1(3,2) and A2(3,3) of one stream:   size 7, slide 6
 
-The paper's sizes are bounds for slides that nobody knows. Where a window can begin only at multiples of its slide, less
-may be needed; that is the `tight` form, and the default.
+These sizes are bounds that hold for any slides. Since a window begins only at multiples of its slide, less may be
+needed; that is the `tight` form, and the default.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from anabranch.windows.spec import Window
 
 @dataclass(frozen=True)
 class Span:
-    """The stretch of a stream that a unit needs; see above."""
+    """The stretch of a stream that a unit needs; see the module."""
 
     slide: int
     origin: int
@@ -39,7 +39,7 @@ class Span:
 
     @property
     def size(self) -> int:
-        """The size of the paper's WinDrop(size, slide)."""
+        """`size` of WinDrop(size, slide)."""
         return self.hi - self.lo
 
     def start(self, unit: int) -> int:
@@ -55,34 +55,34 @@ class Span:
         return (t - self.origin - self.lo) // self.slide + 1
 
     def over(self, slide: int, origin: int) -> Span:
-        """The same in larger units of `slide`, a multiple of this one's: each has slide / self.slide of these."""
+        """The same in larger units: `slide` is a multiple of this slide, and a unit has slide / self.slide of these."""
         ahead = (self.origin - origin) % self.slide
         return Span(slide, origin, ahead + self.lo, ahead + slide - self.slide + self.hi)
 
     def gap(self, first: int, last: int) -> tuple[int, int] | None:
-        """The times that nobody needs while the units first..last are dropped, and those next to them are not."""
+        """The times that no kept unit needs if the units first..last are dropped, but not their neighbours."""
         start, end = self.end(first - 1), self.start(last + 1)
         return (start, end) if start < end else None
 
     def spared(self, bound: int) -> float:
-        """How much of the stream is spared per share of units dropped, when they are dropped `bound` at a time.
+        """Share of the stream that need not be read per share of units dropped, if they are dropped `bound` at a time.
 
-        A gap of B units leaves (B+1)s - w of the stream to nobody: of tumbling windows all, of windows that overlap by
-        B or more nothing.
+        In a gap of B units, (B+1)s - w of the stream is needed by no one: everything for tumbling windows, nothing for
+        windows that overlap B times or more.
         """
         spare = max(0, (bound + 1) * self.slide - self.size) / (bound * self.slide) if bound > 0 else 0.0
         return min(1.0, spare)
 
 
 def results_of(window: Window) -> Span:
-    """The results of a window themselves, one unit each, by the time that each of them has."""
+    """A window's results themselves by their time, one unit each."""
     return Span(window.slide, window.origin, window.size - 1, window.size)
 
 
 def pipeline(window: Window, results: Span, *, tight: bool = True) -> Span:
     """What a windowed aggregate must read, so that its results in this span are exact.
 
-    A result of time r needs (r - size, r]. `tight` leaves out what no window of that slide can need.
+    A result of time r needs (r - size, r]. `tight` leaves out what no window with that slide can need.
     """
     lo, hi = results.lo - (window.size - 1), results.hi
     if tight:
@@ -93,19 +93,19 @@ def pipeline(window: Window, results: Span, *, tight: bool = True) -> Span:
 
 
 def fan_out(spans: Sequence[Span], origin: int | None = None) -> Span:
-    """One span for several consumers of a stream: units of the lcm of the slides, as long as any of them needs."""
+    """One span for several consumers of a stream: units of the lcm of their slides, long enough for each of them."""
     slide, origin = math.lcm(*(span.slide for span in spans)), spans[0].origin if origin is None else origin
     wide = [span.over(slide, origin) for span in spans]
     return Span(slide, origin, min(span.lo for span in wide), max(span.hi for span in wide))
 
 
 def scaled(bound: int, slide: int, to: int) -> int:
-    """How many units of slide `to` in a row may be missing, where `bound` of this slide may. 0: none."""
+    """How many units of slide `to` may be missing in a row if `bound` units of `slide` may; 0 means none."""
     return bound * slide // to
 
 
 def early_kept(p: float, bound: int, size: int, slide: int) -> float:
-    """The paper's sel_w1: the share of tuples that pass WinDrop(size, slide, p, B). Section 3.6."""
+    """The share of tuples that pass WinDrop(size, slide, p, B)."""
     if bound < size // slide:
         return 1.0
     return 1.0 - p * ((bound + 1) * slide - size) / ((bound - 1) * slide + size)

@@ -9,8 +9,8 @@ A window specification is a plain value: `size`, `slide` and `origin` on one axi
     window 1                     [-----------)
     window 2                             [-----------)
 
-Any ``size >= slide > 0`` is legal, also when the slide does not divide the size, and so are negative times. Size <
-slide is refused: rows between two windows would be lost without a word.
+Any ``size >= slide > 0`` is valid, even if the slide does not divide the size, and so are negative times. Size < slide
+is refused: rows between two windows would be lost silently.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from anabranch.errors import InvalidWindowError
 from anabranch.windows.durations import Duration, describe, micros
 
 LONGEST = 2**58
-"""Longer windows, of more than 9,000 years or 10^17 rows, are refused: their edges would not fit 64 bits."""
+"""The longest window: above 9,000 years or 10^17 rows its edges might not fit 64 bits."""
 
 
 class Axis(Enum):
@@ -50,14 +50,14 @@ class Window:
                 )
             if value <= 0 and name != "origin":
                 raise InvalidWindowError(
-                    f"window {name} {self._text(value)} is not positive, so no window could hold a row",
+                    f"window {name} {self._text(value)} is not positive, so no window could contain a row",
                     hint=f"give a {name} above zero",
                 )
         if self.size < self.slide:
             raise InvalidWindowError(
                 f"window size {self._text(self.size)} is below its slide {self._text(self.slide)}: "
                 "rows between two windows would be lost",
-                hint="make the size at least the slide; to look at a part of the time only, filter the rows first",
+                hint="make the size at least the slide; to cover only part of the time, filter the rows first",
             )
 
     @classmethod
@@ -69,12 +69,12 @@ class Window:
 
     @classmethod
     def of_rows(cls, rows: int, slide_rows: int | None = None) -> Window:
-        """A window of so many rows in the order of time; without a slide it tumbles."""
+        """A window of that many rows in the order of time; without a slide it tumbles."""
         return cls(rows, rows if slide_rows is None else slide_rows, 0, Axis.ROWS)._refuse_endless()
 
     @property
     def overlap(self) -> float:
-        """Windows that one row falls into, on average: the copies that `window()` makes of it."""
+        """The average number of windows that contain a row: the copies that `window()` makes of it."""
         return self.size / self.slide
 
     @property
@@ -83,14 +83,14 @@ class Window:
 
     @property
     def label(self) -> str:
-        """A name for people: ``5 min / 10 s``."""
+        """A readable name: ``5 min / 10 s``."""
         return f"{self._text(self.size)} / {self._text(self.slide)}"
 
     def _refuse_endless(self) -> Window:
         if max(self.size, abs(self.origin)) > LONGEST:
             raise InvalidWindowError(
-                f"window {self.label} from {self._text(self.origin)} is so long that its edges do not fit 64 bits",
-                hint="a window is at most 9,000 years long, and so is the way from 1970 to its origin",
+                f"window {self.label} from {self._text(self.origin)} is too long: its edges do not fit 64 bits",
+                hint="keep the window, and the distance from 1970 to its origin, below 9,000 years",
             )
         return self
 

@@ -108,7 +108,7 @@ def test_a_route_that_does_not_fit_an_integer_is_an_error(spark: SparkSession, t
         stream = ab.stream(feed.stream(spark), time="at", watermark="0 s")
         passed = stream.split(2, route=F.col("value")).process(Passed, schema=feed.schema)
         handle = passed.start(ab.MemorySink(), checkpoint=tmp_path / "c", live=tmp_path / "l", trigger="available-now")
-        with pytest.raises(OperatorError, match="routed to substream 4294967296 of 2"):
+        with pytest.raises(OperatorError, match="routed to substream 4294967296, but there are only 2"):
             handle.awaitTermination()
 
 

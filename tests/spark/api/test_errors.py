@@ -94,7 +94,7 @@ WINDOWS: dict[str, tuple[Make, str, str]] = {
     ),
     "half a row": (lambda df: stream(df).window(rows=2.5), "2.5 is not a whole number", "whole numbers"),
     "rows as text": (lambda df: stream(df).window(rows="5"), "'5' is not a whole number", "whole numbers"),
-    "several, none": (lambda df: stream(df).windows(), "without a window", ".window("),
+    "several, none": (lambda df: stream(df).windows(), "has no window", ".window("),
     "several, not a pair": (lambda df: stream(df).windows("5 min"), "not a pair", '("5 min", "10 s")'),
     "several, one bad": (
         lambda df: stream(df).windows(("5 min", "1 s"), ("1 s", "5 s")), "is below its slide", "at least"
@@ -220,7 +220,7 @@ ARGUMENTS: dict[str, tuple[Make, str, str]] = {
     "a key called window": (lambda df: counted(df).as_stream().window(size="1 h").by("window"), "'window'", "rename"),
     "no aggregate": (lambda df: windowed(df).agg(), "without an aggregate", "ab.count()"),
     "window, sizes by position": (
-        lambda df: stream(df).window("1 h", "10 min"), "window() cannot be called like this: too many", 'size="1 h"'
+        lambda df: stream(df).window("1 h", "10 min"), "window() does not accept this call: too many", 'size="1 h"'
     ),
     "window, a misspelt word": (
         lambda df: stream(df).window(size="1 h", slid="10 min"), "did you mean 'slide'?", 'slide="10 min"'
@@ -235,14 +235,14 @@ ARGUMENTS: dict[str, tuple[Make, str, str]] = {
     "start with a checkpoint of None": (
         lambda df: ab.start(ab.stream(streaming(df), time="at", watermark="0 s").window(size="1 s")
             .agg(n=ab.count()).to(ab.MemorySink()), checkpoint=None),
-        "checkpoint=None of start() is not of the type str | Path", 'checkpoint="checkpoint/"',
+        "checkpoint=None of start() must be of type str | Path", 'checkpoint="checkpoint/"',
     ),
     "join without a key": (
         lambda df: stream(df).join(stream(df), within=("1 s", "1 s")), "missing a required argument: 'on'", "on="
     ),
     "join without a window": (lambda df: stream(df).join(stream(df), on="cell"), "'within'", "within=("),
     "keys as a list": (lambda df: windowed(df).by(["cell", "n"]), "is not a column", "one by one"),
-    "a union with a DataFrame": (lambda df: stream(df).union(df), "is not of the type Stream", ".union(other)"),
+    "a union with a DataFrame": (lambda df: stream(df).union(df), "must be of type Stream", ".union(other)"),
     "a filter by a number": (lambda df: stream(df).filter(5), "condition=5 of filter()", "speed > 3"),
     "columns that are none": (lambda df: stream(df).with_columns("v"), "columns='v' of with_columns()", "F.col("),
     "an aggregate of Spark": (

@@ -377,7 +377,7 @@ REFUSED: dict[str, tuple[Make, type[AnabranchError], str, str]] = {
         ColumnTypeError, "string in one stream and int in another", "cast",
     ),
     "a map as key": (
-        lambda s: s.join(s, on="lane", within=W), ColumnTypeError, "there is no hash", "cast it"
+        lambda s: s.join(s, on="lane", within=W), ColumnTypeError, "cannot be hashed", "cast it"
     ),
     "a collation": (lambda s: s.join(s, on="name", within=W), ColumnTypeError, "collation", "cast it"),
     "unknown how": (

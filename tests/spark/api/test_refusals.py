@@ -39,10 +39,16 @@ def counted(stream: Stream) -> Aggregation:
 Make = Callable[[Stream], Any]
 
 BOUNDED: dict[str, tuple[Make, str]] = {
-    "choices with auto": (lambda s: s.window(size="1 s").by("key", choices=3), 'choices=3 with partition="auto"'),
+    "choices with auto": (
+        lambda s: s.window(size="1 s").by("key", choices=3),
+        'choices=3 does not apply to partition="auto"',
+    ),
     "choices with fld": (lambda s: s.window(size="1 s").by("key", partition="fld", choices=3), "which has none"),
     "choices with heavy": (lambda s: s.window(size="1 s").by("key", partition="heavy", choices=2), "which has none"),
-    "cardinality with auto": (lambda s: s.window(size="1 s").by("key", cardinality="hll"), 'with partition="auto"'),
+    "cardinality with auto": (
+        lambda s: s.window(size="1 s").by("key", cardinality="hll"),
+        'does not apply to partition="auto"',
+    ),
     "cardinality with pk": (
         lambda s: s.window(size="1 s").by("key", partition="pk", cardinality="exact"),
         "does not count keys",

@@ -559,5 +559,5 @@ def test_max_gap_0_is_never_shed(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_an_operator_of_the_user_stops_it(spark: SparkSession, tmp_path: Path) -> None:
     query = source(spark, Feed(tmp_path / "in")).process(ab.Operator, "key string", by="key")
-    with pytest.raises(InvalidArgumentError, match="which rows process-1 needs for an exact answer is not known"):
+    with pytest.raises(InvalidArgumentError, match="it is not known which rows process-1 needs for an exact answer"):
         ab.drop_plan(query.to(ab.MemorySink()), qos=ab.QoS(max_gap=3, max_latency="5 s"))

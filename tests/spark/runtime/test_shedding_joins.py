@@ -54,7 +54,7 @@ def counted(stream: Stream) -> Aggregation:
 @pytest.mark.parametrize(("above", "name"), [(joined, "join-1"), (processed, "process-1")])
 def test_the_point_right_below_is_not_offered(spark: SparkSession, tmp_path: Path, above: Any, name: str) -> None:
     query = counted(above(*(source(spark, feed) for feed in feeds(tmp_path, 1))))
-    why = f"before window-2: not here, window-2 reads {name}, and drops through joins and user operators do not exist"
+    why = f"before window-2: not here, window-2 reads {name}, and rows cannot be dropped below joins and user operators"
     with pytest.raises(InvalidArgumentError, match="there is no place to drop windows at") as refused:
         started(query.to(ab.MemorySink()), folder=tmp_path, qos=QOS)
     assert why in refused.value.message and "drop_at='results'" in refused.value.hint

@@ -79,9 +79,9 @@ def test_a_python_without_the_packages_is_refused_by_start_and_to_df(
     batch = ab.stream(Feed(tmp_path / "in").batch(spark), time="at").window(size="2 s", slide="1 s").agg(n=ab.count())
     monkeypatch.setenv("PYSPARK_PYTHON", str(bare))
     worker_python._wrong_with.cache_clear()
-    with pytest.raises(WorkerPythonError, match="has no package anabranch"):
+    with pytest.raises(WorkerPythonError, match="lacks the package anabranch"):
         query.start(ab.FileSink(tmp_path / "results"), checkpoint=tmp_path / "checkpoint")
-    with pytest.raises(WorkerPythonError, match="has no package anabranch"):
+    with pytest.raises(WorkerPythonError, match="lacks the package anabranch"):
         batch.using("pane").to_df()
     assert batch.using("window").to_df().count() > 0  # needs no Python on the workers
     assert not (tmp_path / "checkpoint").exists() and not (tmp_path / "results").exists()

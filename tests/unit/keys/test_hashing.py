@@ -274,7 +274,7 @@ def test_hashes_spread() -> None:
 )
 @pytest.mark.parametrize("rows", [0, 2])
 def test_other_types(kind: pa.DataType, rows: int) -> None:
-    with pytest.raises(ColumnTypeError, match="hint: use the parts") as caught:
+    with pytest.raises(ColumnTypeError, match="hint: use the fields") as caught:
         hash_keys([pa.array([1] * rows), pa.nulls(rows, kind)])
     assert str(kind) in caught.value.message
 

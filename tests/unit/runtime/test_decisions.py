@@ -57,7 +57,7 @@ def test_what_the_controllers_decide_can_be_carried_out() -> None:
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"partition": "XX-2"}, "window-1: partition = 'XX-2': 'XX-2' names no policy that places keys"),
+        ({"partition": "XX-2"}, "window-1: partition = 'XX-2': 'XX-2' is not a partitioning policy"),
         ({"partition": "cAM"}, "partition = 'cAM'"),
         ({"batch": 0}, "window-1: batch = 0"),
         ({"splitters": -1}, "splitters = -1"),

@@ -102,7 +102,7 @@ def test_a_gap_of_0_is_never_shed() -> None:
     ("gap", "expected"),
     [
         # A unit has three windows of A1.
-        (2, "s: not here, a unit has more windows of A1 than its max_gap of 2"),
+        (2, "s: not here, a unit holds more windows of A1 than its max_gap of 2 allows"),
         (3, "s: WinDrop(7, 6), B = 1"),
         (5, "s: WinDrop(7, 6), B = 1"),
         (6, "s: WinDrop(7, 6), B = 2"),
@@ -122,7 +122,7 @@ def test_nobody_looks_into_a_users_operator() -> None:
     #    └──▶ B
     points = drop_points([box("A", A1, "s"), box("mine", None, "A", gap=3), box("B", A2, "s", gap=3)])
     at = named(points)
-    why = "which rows mine needs for an exact answer is not known"
+    why = "it is not known which rows mine needs for an exact answer"
     assert at["s"].refused == at["before A"].refused == why
     assert at["s"].bound == 0 and not at["s"].emits
     assert "before mine" not in at and "results of mine" not in at
@@ -130,14 +130,14 @@ def test_nobody_looks_into_a_users_operator() -> None:
     assert names(points) == [["before B"]]
 
 
-READS = "A reads mine, and drops through joins and user operators do not exist"
+READS = "A reads mine, and rows cannot be dropped below joins and user operators"
 
 
 def test_below_a_users_operator_only_results_can_be_dropped() -> None:
     """What it emits may be ahead of the watermark: a dropped window could open again."""
     points = drop_points([box("mine", None, "s"), box("A", A1, "mine", gap=3)])
     assert described(points) == [
-        "s: not here, which rows mine needs for an exact answer is not known",
+        "s: not here, it is not known which rows mine needs for an exact answer",
         f"before A: not here, {READS}",
         "results of A: WinDrop(1, 2), B = 3",
     ]
@@ -150,7 +150,7 @@ def test_a_union_with_what_a_users_operator_emits_is_refused_too() -> None:
     points = drop_points([box("mine", None, "s"), box("A", A1, "mine", "r", gap=3)])
     at = named(points)
     assert at["before A"].refused == READS
-    assert at["s and r"].refused == "which rows mine needs for an exact answer is not known"
+    assert at["s and r"].refused == "it is not known which rows mine needs for an exact answer"
     assert at["results of A"].refused is None
 
 
@@ -196,7 +196,7 @@ def test_an_output_that_others_read_is_part_of_the_unit() -> None:
     assert "results of A" not in at and "results of B" in at
     assert names(points) == [["s"], ["before B"]]
     tighter = drop_points([box("A", Window(4, 2), "s", gap=2), box("B", Window(6, 6), "A", gap=1)])
-    assert tighter[0].refused == "a unit has more windows of A than its max_gap of 2"
+    assert tighter[0].refused == "a unit holds more windows of A than its max_gap of 2 allows"
 
 
 def test_a_box_that_nobody_reads_and_nobody_gets_does_not_count() -> None:

@@ -44,7 +44,7 @@ def test_another_python_that_has_everything_will_do(tmp_path: Path, monkeypatch:
 def test_without_the_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bare = python(tmp_path, f'exec "{sys.executable}" -I -S "$@"')
     monkeypatch.setenv("PYSPARK_PYTHON", bare)
-    with pytest.raises(WorkerPythonError, match="has no package anabranch, numba, numpy, pyarrow") as refused:
+    with pytest.raises(WorkerPythonError, match="lacks the package anabranch, numba, numpy, pyarrow") as refused:
         check_workers(session())
     assert bare in refused.value.message
     assert f"export PYSPARK_PYTHON={sys.executable}" in refused.value.hint
@@ -54,7 +54,7 @@ def test_the_python3_of_the_path_where_nothing_is_set(tmp_path: Path, monkeypatc
     python(tmp_path, "echo '[[2, 7], []]'")
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(WorkerPythonError, match=r"python3, which is Python 2\.7, and this program runs Python 3"):
+    with pytest.raises(WorkerPythonError, match=r"python3, which is Python 2\.7, but this program runs Python 3"):
         check_local_python(session("local[*]"))
 
 
@@ -62,7 +62,7 @@ def test_the_python3_of_the_path_where_nothing_is_set(tmp_path: Path, monkeypatc
 def test_no_python_at_all(script: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = str(tmp_path / "absent") if script is None else python(tmp_path, script)
     monkeypatch.setenv("PYSPARK_PYTHON", path)
-    with pytest.raises(WorkerPythonError, match=r"no such program|cannot be run as a Python"):
+    with pytest.raises(WorkerPythonError, match=r"does not exist|does not work as a Python"):
         check_local_python(session())
 
 
@@ -84,7 +84,7 @@ def test_a_cluster_with_the_wrong_python(monkeypatch: pytest.MonkeyPatch) -> Non
         raise PySparkException(TASK.format("ModuleNotFoundError: No module named 'anabranch'"))
 
     frame = SimpleNamespace(columns=["id"], mapInArrow=lambda *_: SimpleNamespace(collect=fail))
-    with pytest.raises(WorkerPythonError, match="has no package 'anabranch'"):
+    with pytest.raises(WorkerPythonError, match="lacks the package 'anabranch'"):
         check_workers(session("spark://host:7077", frame))
 
 
@@ -95,7 +95,7 @@ def test_errors_of_tasks_are_translated() -> None:
     )
     found = _unwrapped(RuntimeError(TASK.format(versions)))
     assert isinstance(found, WorkerPythonError)
-    assert "the workers run Python 3.9, and this program Python 3.11" in found.message
+    assert "the workers run Python 3.9, but this program runs Python 3.11" in found.message
     missing = worker_python_error(TASK.format("ModuleNotFoundError: No module named 'helpers.shapes'"))
     assert missing is not None
     assert "cannot import 'helpers.shapes'" in missing.message and "--py-files" in missing.hint

@@ -160,7 +160,7 @@ def test_only_the_columns_asked_for_travel() -> None:
 @pytest.mark.parametrize("wrong", [3, 7, -2, 2**40])
 def test_a_route_outside_of_the_substreams_is_an_error(wrong: int) -> None:
     split = splitter(RowReader(), FunctionRoute(lambda b, q: np.full(b.num_rows, wrong), None), 3, 1)
-    with pytest.raises(OperatorError, match=f"routed to substream {wrong} of 3"):
+    with pytest.raises(OperatorError, match=f"routed to substream {wrong}, but there are only 3"):
         received(split, batches_of([[{"t": 0, "n": 0, "to": 0, "all": False, "s": None}]]))
 
 
@@ -169,7 +169,7 @@ def test_too_few_answers_are_an_error(what: str) -> None:
     short = FunctionRoute(
         (lambda b, q: [0]) if what == "route" else None, (lambda b: [True]) if what == "broadcast" else None
     )
-    with pytest.raises(OperatorError, match=f"the {what} function gave"):
+    with pytest.raises(OperatorError, match=f"the {what} function returned shape"):
         received(splitter(RowReader(), short, 3, 1), batches_of([[
             {"t": i, "n": i, "to": 0, "all": False, "s": None} for i in range(2)]]))  # fmt: skip
 

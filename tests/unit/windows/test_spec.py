@@ -171,7 +171,7 @@ def test_an_origin_beyond_all_time_is_refused() -> None:
 
 
 def test_panes_need_windows_of_one_axis() -> None:
-    with pytest.raises(InvalidWindowError, match="without a window"):
+    with pytest.raises(InvalidWindowError, match="has no window"):
         Panes(())
     with pytest.raises(InvalidWindowError, match="different axes") as raised:
         Panes((Window(6, 2), Window.of_rows(6, 2)))
