@@ -42,7 +42,7 @@ def deliver(
             )
         sink = {names[0]: sink}
     if not isinstance(sink, Mapping) or not all(isinstance(each, Sink) for each in sink.values()):
-        raise InvalidArgumentError(f"{sink!r} is no sink", hint='write for example anabranch.FileSink("results/")')
+        raise InvalidArgumentError(f"{sink!r} is not a Sink", hint='write, for example, anabranch.FileSink("results/")')
     unknown = set(sink) - set(names)
     if unknown or not sink:
         raise InvalidArgumentError(

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Column
 from pyspark.sql.types import StructType
 
-from anabranch.errors import InvalidArgumentError
 from anabranch.keys.policy import KeyPartition
 from anabranch.operators.protocol import OperatorFactory
 from anabranch.query.origins import Part, Source
+from anabranch.query.refusal import Refusal
 from anabranch.query.windowed import Query
 from anabranch.spark.columns import TimeColumn
 from anabranch.split.key_routes import HashRoute
@@ -84,8 +84,8 @@ class WindowNode:
     groups: int
     batch: int | None = None
     """B; None: set by the controller"""
-    refusal: InvalidArgumentError | None = None
-    """why the epoch runtime cannot do what was asked for"""
+    refusal: Refusal | None = None
+    """why the epoch runtime cannot run it"""
     kind = "window"
 
     @property

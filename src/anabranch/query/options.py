@@ -32,7 +32,7 @@ def _check_step(step: Step, qos: QoS, trigger: str | None) -> None:
     node = step.node
     if isinstance(node, WindowNode):
         if node.refusal is not None:
-            raise node.refusal
+            raise InvalidArgumentError(node.refusal.message, hint=node.refusal.hint)
         if node.batch is not None and node.batch > 1:
             _check_batch(step, node, qos, trigger)
     if isinstance(node, JoinNode) and node.tuning.slots > 1 and trigger in (None, AVAILABLE_NOW):

@@ -82,10 +82,10 @@ WINDOWS: dict[str, tuple[Make, str, str]] = {
     "no size": (lambda df: stream(df).window(), "needs one size", "rows=100"),
     "two sizes": (lambda df: stream(df).window(size="1 s", rows=5), "needs one size", "rows=100"),
     "rows with a time slide": (
-        lambda df: stream(df).window(rows=5, slide="1 s"), "go with size", "slide_rows"
+        lambda df: stream(df).window(rows=5, slide="1 s"), "are for windows over time", "slide_rows"
     ),
     "size with a row slide": (
-        lambda df: stream(df).window(size="5 s", slide_rows=1), "goes with rows", "slide="
+        lambda df: stream(df).window(size="5 s", slide_rows=1), "is for windows over rows", "slide="
     ),
     "no rows": (lambda df: stream(df).window(rows=0), "size 0 rows is not positive", "above zero"),
     "rows below their slide": (
@@ -144,7 +144,7 @@ def test_a_time_column_that_becomes_one_of_the_wrong_type(cars: DataFrame) -> No
     refused(lambda df: stream(df).select("n", shown), cars, ColumnTypeError, "type string", "to_timestamp")
     # Of a bigint nothing says what it counts; one of another right type is right.
     count = {"at": F.col("n")}
-    refused(lambda df: stream(df).with_columns(count), cars, ColumnTypeError, "does not say what it", 'time_unit="s"')
+    refused(lambda df: stream(df).with_columns(count), cars, ColumnTypeError, "of an unknown unit", 'time_unit="s"')
     whole = {"at": F.col("n").cast("int")}
     assert stream(cars).with_columns(whole).window(size="5 s").agg(n=ab.count()).to_df()
 
@@ -204,7 +204,7 @@ def test_columns_that_an_aggregate_cannot_take(cars: DataFrame, case: str) -> No
 
 
 ARGUMENTS: dict[str, tuple[Make, str, str]] = {
-    "no DataFrame": (lambda df: ab.stream([1, 2], time="at"), "a stream of list", "Spark DataFrame"),
+    "no DataFrame": (lambda df: ab.stream([1, 2], time="at"), "list is not a DataFrame", "Spark DataFrame"),
     "time as a Column": (lambda df: ab.stream(df, time=F.col("at")), "is not the name of a column", 'time="at"'),
     "time as a number": (lambda df: ab.stream(df, time=3), "time=3", 'time="at"'),
     "a number as column": (lambda df: windowed(df).agg(v=ab.sum(5)), "5 is not a column", "the name of a column"),

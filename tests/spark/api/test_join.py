@@ -296,7 +296,7 @@ def test_a_join_of_streams_as_a_node(spark: SparkSession, tmp_path: Path) -> Non
     origin = after.parts[0].origin
     assert isinstance(origin, Output) and origin.node is node and origin.delay == 3 * SECOND
     assert after.parts[0].apply(spark.createDataFrame([], joined.schema)).columns[-1] == "join_time"
-    with pytest.raises(StreamingError, match="no watermark of their own"):
+    with pytest.raises(StreamingError, match="results of a stream-stream join have no watermark"):
         after.to_df()
     # What only the runtime can run can be joined on, and is refused by to_df() only.
     again = after.join(other, on="key", within=("1 s", "1 s"), suffix="_last")
@@ -440,7 +440,7 @@ def test_refused(case: str, cars: ab.Stream) -> None:
 def test_a_stream_and_a_table(spark: SparkSession, tmp_path: Path) -> None:
     feed = feeds(tmp_path, 1, "timestamp")[0]
     moving = in_micros(feed.stream(spark), time="at", watermark="1 s")
-    with pytest.raises(StreamingError, match="a stream and a bounded DataFrame"):
+    with pytest.raises(StreamingError, match="cannot be joined with a bounded DataFrame"):
         moving.join(in_micros(feed.batch(spark), time="at"), on="key", within=W)
 
 
