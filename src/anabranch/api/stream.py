@@ -27,7 +27,7 @@ from anabranch.errors import ColumnTypeError, InvalidArgumentError, InvalidWindo
 from anabranch.io.blocks import Packed
 from anabranch.io.frames import unpacked
 from anabranch.keys.policy import key_partition
-from anabranch.query.origins import Part, Source, Step
+from anabranch.query.origins import Part, Source, Transform
 from anabranch.query.refusal import Refusal
 from anabranch.query.strategy import Kind
 from anabranch.query.windowed import analysed, resolve
@@ -386,7 +386,7 @@ class Stream:
             hint="change it before: ab.stream(df.withColumn(...), time=..., watermark=...)",
         )
 
-    def _then(self, what: str, step: Step) -> Stream:
+    def _then(self, what: str, step: Transform) -> Stream:
         """The stream after one more step, which may change the type of the time."""
         source = analysed(what, self.source, lambda: step(self.source))
         name = column_name(source.sparkSession, source.columns, self.time.name)

@@ -342,7 +342,7 @@ Make = Callable[[ab.Stream], Any]
 W = ("1 s", "1 s")
 
 REFUSED: dict[str, tuple[Make, type[AnabranchError], str, str]] = {
-    "no other": (lambda s: s.join(on="cell", within=("1 s",)), InvalidArgumentError, "one stream", "left.join(right"),
+    "no other": (lambda s: s.join(on="cell", within=("1 s",)), InvalidArgumentError, "two streams", "left.join(right"),
     "a DataFrame": (
         lambda s: s.join(s.source, on="cell", within=W), InvalidArgumentError, "with a DataFrame", "ab.stream(df"
     ),
@@ -355,7 +355,7 @@ REFUSED: dict[str, tuple[Make, type[AnabranchError], str, str]] = {
         'within=("10 minutes", "5 minutes")',
     ),
     "a window for all": (
-        lambda s: s.join(s, on="cell", within="1 s"), InvalidArgumentError, "window of its own", "give 2 durations"
+        lambda s: s.join(s, on="cell", within="1 s"), InvalidArgumentError, "needs its own window", "give 2 durations"
     ),
     "negative window": (
         lambda s: s.join(s, on="cell", within=("1 s", "-1 s")), InvalidArgumentError, "window of -1 s", "zero or more"
@@ -384,7 +384,7 @@ REFUSED: dict[str, tuple[Make, type[AnabranchError], str, str]] = {
     ),
     "three outer": (
         lambda s: s.join(s, s, on="cell", within=("1 us", "1 us", "1 us"), how="left"), InvalidArgumentError,
-        "outer join of 3 streams", "as_stream()",
+        "outer joins support two streams, not 3", "as_stream()",
     ),
     "suffix taken": (
         lambda s: s.with_columns({"speed_right": F.lit(1)}).join(s, on="cell", within=W), InvalidArgumentError,
@@ -400,10 +400,10 @@ REFUSED: dict[str, tuple[Make, type[AnabranchError], str, str]] = {
     ),
     "an outer join with a function": (
         lambda s: s.join(s, on="cell", within=W, how="left", where=even).to_df(), StreamingError,
-        "a left join with a function", "as a Column",
+        "a function as `where` of a left join", "as a Column",
     ),
     "no groups": (
-        lambda s: s.join(s, on="cell", within=W, groups=0), InvalidArgumentError, "0 partition-groups", "at least 1"
+        lambda s: s.join(s, on="cell", within=W, groups=0), InvalidArgumentError, "groups=0", "at least 1"
     ),
     "start of a batch": (
         lambda s: s.join(s, on="cell", within=W)._emissions(), StreamingError, "bounded DataFrames", "to_df()"
@@ -412,7 +412,7 @@ REFUSED: dict[str, tuple[Make, type[AnabranchError], str, str]] = {
         lambda s: s.join(s, on="cell", within=W).bad_rows(2), InvalidArgumentError, "no stream 2", "0 to 1"
     ),
     "a time that is taken": (
-        lambda s: s.join(s, on="cell", within=W).as_stream(time="at"), InvalidArgumentError, "column 'at' already",
+        lambda s: s.join(s, on="cell", within=W).as_stream(time="at"), InvalidArgumentError, "already has a column 'at'",
         "as_stream(time=",
     ),
     "no blocks": (lambda s: ab.JoinTuning(theta=0), InvalidArgumentError, "theta=0", "above zero"),

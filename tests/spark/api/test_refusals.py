@@ -55,9 +55,9 @@ BOUNDED: dict[str, tuple[Make, str]] = {
         "no key to partition by",
     ),
     "a batch of auto": (lambda s: counted(s).using(batch=3), 'batch=3 with the strategy "auto"'),
-    "a batch of window": (lambda s: counted(s).using("window", batch=3), "takes one window at a time"),
-    "nodes of batch": (lambda s: counted(s).using("batch", batch=2, nodes=3), "only panes go round a ring"),
-    "nodes with keys": (lambda s: counted(s).using("pane", nodes=3), "spread without a ring"),
+    "a batch of window": (lambda s: counted(s).using("window", batch=3), "evaluates one window at a time"),
+    "nodes of batch": (lambda s: counted(s).using("batch", batch=2, nodes=3), "only panes use a ring"),
+    "nodes with keys": (lambda s: counted(s).using("pane", nodes=3), "which needs no ring"),
     "a strategy and a policy": (
         lambda s: s.window(size="1 s").by("key", partition="fld").agg(n=ab.count()).using("window").to_df(),
         "the strategy 'window' with partition='fld'",
@@ -151,11 +151,11 @@ STARTED: dict[str, tuple[Callable[[ab.Stream, Path], Any], str]] = {
     "a density": (lambda s, f: start(counted(s).assume(rows_per_pane=3), f), r"does not support assume\(...\)"),
     "a batch in order": (
         lambda s, f: start(counted(s).using("pane", batch=4), f, qos=ab.QoS(disorder=0)),
-        "would leave out of order",
+        "would be delivered out of order",
     ),
     "a batch when the input ends": (
         lambda s, f: start(counted(s).using("pane", batch=4), f, trigger=NOW),
-        "would stay behind",
+        "would not be delivered",
     ),
     "a batch of count windows": (
         lambda s, f: start(s.window(rows=5).by("key").agg(n=ab.count()).using("pane", batch=4), f),
@@ -177,7 +177,7 @@ STARTED: dict[str, tuple[Callable[[ab.Stream, Path], Any], str]] = {
         lambda s, f: start(
             s.process(ab.Operator, "k int, n int", by="key").combine(by="k", sums="n"), f, qos=ab.QoS(disorder=0)
         ),
-        "not those of a windowed aggregate",
+        "is not a windowed aggregate",
     ),
     "order of positions of keys": (
         lambda s, f: start(s.window(rows=5).by("key").agg(n=ab.count()), f, qos=ab.QoS(disorder=0)),
@@ -200,13 +200,16 @@ STARTED: dict[str, tuple[Callable[[ab.Stream, Path], Any], str]] = {
     "groups without a key": (lambda s, f: s.process(ab.Operator, "n int", groups=3), "groups=3 without a key"),
     "choices without a policy": (
         lambda s, f: s.process(ab.Operator, "n int", by="key", choices=3, splitters=1),
-        "choices, splitters without a policy",
+        "choices, splitters have no effect without a policy",
     ),
     "nodes of a stream": (
         lambda s, f: s.window(size="1 s").agg(n=ab.count()).using("pane", nodes=3),
-        "where there is no ring",
+        "which has no ring",
     ),
-    "coins of a halt": (lambda s, f: ab.QoS(max_latency="1 s", overflow="halt", seed=3), "seed with overflow"),
+    "coins of a halt": (
+        lambda s, f: ab.QoS(max_latency="1 s", overflow="halt", seed=3),
+        "seed has no effect with overflow",
+    ),
 }
 
 
