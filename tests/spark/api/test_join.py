@@ -400,7 +400,7 @@ REFUSED: dict[str, tuple[Make, type[AnabranchError], str, str]] = {
     ),
     "an outer join with a function": (
         lambda s: s.join(s, on="cell", within=W, how="left", where=even).to_df(), StreamingError,
-        "a function as `where` of a left join", "as a Column",
+        "function as `where` of a left", "as a Column",
     ),
     "no groups": (
         lambda s: s.join(s, on="cell", within=W, groups=0), InvalidArgumentError, "groups=0", "at least 1"
@@ -412,7 +412,7 @@ REFUSED: dict[str, tuple[Make, type[AnabranchError], str, str]] = {
         lambda s: s.join(s, on="cell", within=W).bad_rows(2), InvalidArgumentError, "no stream 2", "0 to 1"
     ),
     "a time that is taken": (
-        lambda s: s.join(s, on="cell", within=W).as_stream(time="at"), InvalidArgumentError, "already has a column 'at'",
+        lambda s: s.join(s, on="cell", within=W).as_stream(time="at"), InvalidArgumentError, "has a column 'at'",
         "as_stream(time=",
     ),
     "no blocks": (lambda s: ab.JoinTuning(theta=0), InvalidArgumentError, "theta=0", "above zero"),

@@ -208,7 +208,7 @@ STARTED: dict[str, tuple[Callable[[ab.Stream, Path], Any], str]] = {
     ),
     "coins of a halt": (
         lambda s, f: ab.QoS(max_latency="1 s", overflow="halt", seed=3),
-        "seed has no effect with overflow",
+        "seed has no effect",
     ),
 }
 
