@@ -1,6 +1,6 @@
 """Count windows over a stream, row by row: rows wait for the watermark, are counted, and each window is tried in turn.
 
-With a window drop (paper 4) each key decides unit by unit, with the plain `Tally` of `shed.windrop`.
+With a window drop (paper 4) each key decides unit by unit, with the plain `Tally` of `shedding.windrop`.
 """
 
 from __future__ import annotations

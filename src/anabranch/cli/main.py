@@ -193,7 +193,8 @@ def repair(
     """Inspect the checkpoint of a query that is not running, and fix what a restart cannot.
 
     Without an option it only shows the condition of the checkpoint. Files in the way are moved to the folder
-    `repaired`, and each repair is a new entry in the ledger. Only files of unfinished attempts at a voided epoch are deleted.
+    `repaired`, and each repair is a new entry in the ledger. Only files of unfinished attempts at a voided epoch are
+    deleted.
 
     [dim]Example:[/] anabranch repair checkpoint/ --watermark 2026-11-18T09:30
     """

@@ -13,8 +13,8 @@ as the query runs: how many rows of it were counted, and where its window drop s
 
 **Window drop** (paper 4; decision `shed`). A *unit* is the windows that begin in one stretch of the least common
 multiple of the slides; of one window specification it is one window. Its fate is decided when its first row gets a
-position, by the rule of `shed.windrop`, for each key of its own: gaps never exceed the bound in any of them. A row that
-only dropped windows want goes no further. The others say in the column OPEN whether the windows that begin at them are
+position, by the rule of `shedding.windrop`, for each key of its own: gaps never exceed the bound in any of them. A row
+that only dropped windows want goes no further. The others say in the column OPEN whether the windows that begin at them are
 kept, for kept windows may have left all rows of a dropped one in the stream. What was dropped is told in an output of
 its own, DROPPED.
 """
@@ -323,7 +323,7 @@ class PositionsOperator(Operator):
 def decide(
     offsets: Ints, units: Ints, thrown: NDArray[np.bool_], bound: int, run: Ints, debt: Ints, last: Ints
 ) -> Ints:
-    """Keep or drop, unit by unit of each key: `shed.windrop.Tally`, compiled. Gives the last unit kept, as of each.
+    """Keep or drop, unit by unit of each key: `shedding.windrop.Tally`, compiled. Gives the last unit kept, as of each.
 
     Key i has the units offsets[i]:offsets[i+1]; `thrown` says which coins said drop; `run`, `debt`, `last` are updated.
     """
@@ -343,7 +343,7 @@ def decide(
 
 
 def coins(seed: int, batches: Ints) -> NDArray[np.float64]:
-    """`shed.windrop.coin` of many batches at once."""
+    """`shedding.windrop.coin` of many batches at once."""
     start = np.uint64((seed * 0x9E3779B97F4A7C15 + 0x8CB92BA72F3D8DD7) & ((1 << 64) - 1))
     mixed = batches.astype(np.uint64) * np.uint64(0xD1B54A32D192ED03) + start
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):

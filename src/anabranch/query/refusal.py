@@ -1,4 +1,4 @@
-"""Why a part of a query cannot run in one of the two ways, kept until somebody asks for that way."""
+"""Why a part of a query can run only by `to_df()` or only by `start()`, kept until the other one is called."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from anabranch.split.cost import SplitCosts
 
 
 class Running(Protocol):
-    """What is explained; `runtime.epochs.EpochRunner` has it."""
+    """What is explained; `runtime.runner.EpochRunner` has it."""
 
     @property
     def network(self) -> Network: ...

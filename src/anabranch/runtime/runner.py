@@ -107,8 +107,8 @@ class EpochRunner:
         # Spark runs a stream in a session of its own, a copy: this does not touch the user's. Planning anew after every
         # exchange takes longer than a small epoch's work, and it would let the number of tasks depend on sizes.
         batch.sparkSession.conf.set("spark.sql.adaptive.enabled", "false")
-        # A task whose output was lost runs again, and gives each worker the same rows (`plan.order`). But what it tells
-        # of its own seconds differs, and Spark would end the job: by its checksums the output is another one.
+        # A task whose output was lost runs again, and gives each worker the same rows (`spark.order`). But what it
+        # tells of its own seconds differs, and Spark would end the job: by its checksums the output is another one.
         batch.sparkSession.conf.set("spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch", "false")
         recorded = context.ledger.plan(epoch)
         # A plan is made once: whoever finds its token in a live state knows by which plan the epoch was run.

@@ -1,6 +1,6 @@
 """The Spark job of an operator in an epoch.
 
-    windows    rows ▶ panes (Spark) ▶ splitter ▶ exchange ▶ worker ▶ runs to windows (Spark) ▶ writer   (`windowing`)
+    windows    rows ▶ panes (Spark) ▶ splitter ▶ exchange ▶ worker ▶ runs to windows (Spark) ▶ writer
     process    rows or blocks       ▶ splitter ▶ exchange ▶ worker, which writes
     combine    partial answers      ▶ aggregation tree (Spark)                              ▶ writer
 

@@ -2,7 +2,7 @@
 
 When the output of a task is lost, with an executor or a disk, Spark runs that task again, and only that one: tasks
 that have read the first output keep what they have. So a task that sends rows to workers by what it has counted so far
-(`split.partitioner`) must get its rows in the same order both times; else some rows are lost and others come twice.
+(`keys.partitioner`) must get its rows in the same order both times; else some rows are lost and others come twice.
 Files have such an order, and so have sources that replay. An exchange has none: blocks come as the network delivers
 them.
 

@@ -40,7 +40,7 @@ LARGEST = 1_024
 
 
 class SplitterTimes(Protocol):
-    """What the model needs of a splitter's measurement; `runtime.progress.SplitterMeasure` has it."""
+    """What the model needs of a splitter's measurement; `observe.progress.SplitterMeasure` has it."""
 
     @property
     def rows(self) -> int: ...
@@ -59,7 +59,7 @@ class SplitterTimes(Protocol):
 
 
 class WorkerTimes(Protocol):
-    """What the model needs of a worker's measurement; `runtime.progress.WorkerMeasure` has it."""
+    """What the model needs of a worker's measurement; `observe.progress.WorkerMeasure` has it."""
 
     @property
     def rows(self) -> int: ...

@@ -5,7 +5,7 @@ plan never changes. `{epoch}.done` says that the epoch was published; `publishin
 the sinks last, or were about to. `{epoch}.repair`, if there is one, says what `anabranch repair` changed after it. All
 are JSON: tuples come back as lists, and keys as text.
 
-`{epoch}.void` says that a plan does not count (`runtime.voiding`). The plan stays where it is; the one decided instead
+`{epoch}.void` says that a plan does not count (`store.voiding`). The plan stays where it is; the one decided instead
 is `{epoch}.plan-1`, which `{epoch}.void-1` would void, and so on.
 """
 

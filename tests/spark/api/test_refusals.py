@@ -167,11 +167,11 @@ STARTED: dict[str, tuple[Callable[[ab.Stream, Path], Any], str]] = {
     ),
     "order of a join": (
         lambda s, f: start(s.join(s, on="key", within=W), f, qos=ab.QoS(disorder=0)),
-        "join-1 have no order",
+        "not possible for join-1",
     ),
     "order of an operator": (
         lambda s, f: start(s.process(ab.Operator, "n int", by="key"), f, qos=ab.QoS(disorder=3)),
-        "process-1 have no order",
+        "not possible for process-1",
     ),
     "order of answers": (
         lambda s, f: start(

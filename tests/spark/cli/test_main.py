@@ -62,7 +62,7 @@ def test_explain_reads_a_file(spark: SparkSession, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message", "hint"),
     [
-        (["explain", "--agg", "mean:v"], "there is no aggregate 'mean'", "take one of count"),
+        (["explain", "--agg", "mean:v"], "there is no aggregate 'mean'", "use one of count"),
         (["explain", "--agg", "avg"], "avg needs a column", 'write "avg:column"'),
         (["explain", "nowhere.parquet"], "there is no file nowhere.parquet", "give a Parquet file"),
         (["explain", "--size", "soon"], "'soon' is not a duration", "30 minutes"),

@@ -3,7 +3,7 @@
     rows ▶ panes (Spark) ▶ splitter ▶ exchange ▶ worker ▶ runs to windows (Spark) ▶ writer
 
 Where a policy places the keys, panes are made in two steps: partition, and partial evaluation on each worker
-(`plan.partition`). A worker's panes then are pieces, as those of several epochs are, and the operator combines them.
+(`plan.partitioned`). A worker's panes then are pieces, as those of several epochs are, and the operator combines them.
 
 The Columns are made once and used in every epoch: each is a dozen calls into the JVM, and all of them together took a
 third of a small epoch.

@@ -306,7 +306,7 @@ def _remains(points: Sequence[DropPoint]) -> str:
 
 
 def boxes_of(network: Network, qos: QoS) -> tuple[Box, ...]:
-    """The network as `plan.drops` sees it."""
+    """The network as `shedding.points` sees it."""
     boxes = []
     for step in network.steps:
         node = step.node
