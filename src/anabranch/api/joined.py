@@ -1,11 +1,10 @@
-"""Windowed joins of streams: `Stream.join(...)`, its checks, and what comes of it. `join` says what a pair is."""
+"""Windowed joins of streams: `Stream.join(...)`, its checks, and its result. `query.join` defines what a pair is."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import (
@@ -34,13 +33,14 @@ from anabranch.query.describe import explain_operator, explain_routing
 from anabranch.query.join import Join, JoinPredicate, JoinTuning
 from anabranch.query.nodes import ONLY, Input, JoinNode, Node
 from anabranch.query.origins import Output, Part
+from anabranch.query.refusal import Refusal
 from anabranch.query.windowed import analysed
 from anabranch.spark.column_names import column_name
 from anabranch.spark.columns import MICROS, TimeColumn, TimeKind, quoted
 from anabranch.windows import Duration, describe, micros
 
 JOIN_TIME = "join_time"
-"""The time of a result, for what follows: the later of the pair's times."""
+"""the time of a result, for what follows: the later of the pair's times"""
 
 _HOWS = {
     "inner": "inner",
@@ -54,7 +54,7 @@ _MOST_DIGITS = 38
 
 @dataclass(frozen=True)
 class Joined(Startable):
-    """A join of streams: ready to run, and itself a stream that windows and further joins may be put over."""
+    """A join of streams: ready to run, and itself a stream for windows and further joins."""
 
     spec: Join
     streams: tuple[Stream, ...]
@@ -70,25 +70,25 @@ class Joined(Startable):
     def to_df(self) -> DataFrame:
         """The results as a DataFrame: batch in, batch out; stream in, stream out (Spark's own stream-stream join).
 
-        Columns: the keys, then the other columns of each stream. Rows without a time are left out; `bad_rows` has them.
+        Columns: the keys, then the other columns of each stream. Rows without a time are left out, see `bad_rows`.
         """
         self._check_planned()
         for name in ("groups", "tuning"):
             if getattr(self, name) is not None:
                 raise InvalidArgumentError(
-                    f"{name}=... of a join says how start() runs it, and to_df() is a plan of Spark's own",
+                    f"{name}=... of a join is for start(): to_df() uses Spark's own join",
                     hint=f"leave {name} out, or run it with start(sink, checkpoint=...)",
                 )
         return plan.build(self.spec)
 
     def explain(self) -> str:
-        """How the join runs, and the Spark plan in short; of what only `start()` can run, the operator."""
+        """How the join runs, and a summary of the Spark plan; for what only `start()` can run, the operator."""
         if all(stream.refusal is None for stream in self.streams):
             return plan.explain(self.spec, plan.build(self.spec))
         return "\n".join([*explain_operator(self.node), *explain_routing(self.node.routing, self.node.inputs)])
 
     def bad_rows(self, stream: int) -> DataFrame:
-        """The rows of a stream (0 is the left one) that cannot be joined, with the reason: those without a time."""
+        """The rows of a stream (0 is the left one) that cannot be joined because they have no time, with the reason."""
         if not isinstance(stream, int) or not 0 <= stream < len(self.streams):
             raise InvalidArgumentError(
                 f"there is no stream {stream!r} in this join", hint=f"the streams are 0 to {len(self.streams) - 1}"
@@ -99,13 +99,13 @@ class Joined(Startable):
     def as_stream(self, *, time: str = JOIN_TIME) -> Stream:
         """The results as a stream, for windows and further joins.
 
-        Their time is a new column: the later of the pair's times (that of the row that is there, in an outer join), of
+        Their time is a new column: the later of the pair's times (for an unmatched row of an outer join, its own), in
         the type of the first stream's time.
         """
         spec = self.spec
         if time.lower() in (name.lower() for name in self.schema.names):
             raise InvalidArgumentError(
-                f"the result has a column {time!r} already, which the time of the results would hide",
+                f"the result already has a column {time!r}, which the time of the results would hide",
                 hint='give that time another name: as_stream(time="...")',
             )
         column = TimeColumn(time, spec.times[0].kind)
@@ -130,9 +130,29 @@ class Joined(Startable):
         """Several windows over the results."""
         return self.as_stream().windows(*sizes, origin=origin)
 
-    def join(self, *others: Stream, **settings: Any) -> Joined:
-        """Join the results with further streams: `Stream.join`."""
-        return self.as_stream().join(*others, **settings)
+    @called_as('left.join(right, on="key", within=("10 minutes", "10 minutes"))')
+    def join(
+        self,
+        *others: Stream,
+        on: str | Sequence[str],
+        within: Sequence[Duration],
+        how: str = "inner",
+        where: Column | str | JoinPredicate | None = None,
+        suffix: str = "_right",
+        groups: int | None = None,
+        tuning: JoinTuning | None = None,
+    ) -> Joined:
+        """Join the results with further streams, as `Stream.join` does."""
+        return join(
+            (self.as_stream(), *others),
+            on=on,
+            within=within,
+            how=how,
+            where=where,
+            suffix=suffix,
+            groups=groups,
+            tuning=tuning,
+        )
 
     @cached_property
     def node(self) -> JoinNode:
@@ -166,9 +186,8 @@ class Joined(Startable):
             stream._check_planned()
 
 
-_NO_WATERMARK = StreamingError(
-    "the results of a stream-stream join have no watermark of their own in Spark, so what follows would never be "
-    "complete",
+_NO_WATERMARK = Refusal(
+    "in Spark the results of a stream-stream join have no watermark, so what follows would never be complete",
     hint="run it with start(sink, checkpoint=...) instead of to_df()",
 )
 
@@ -190,7 +209,7 @@ def join(
     windows = _within(within, len(streams))
     kind = _how(how, len(streams))
     if groups is not None and (isinstance(groups, bool) or not isinstance(groups, int) or groups < 1):
-        raise InvalidArgumentError(f"{groups!r} partition-groups", hint="groups is a whole number, at least 1")
+        raise InvalidArgumentError(f"groups={groups!r}", hint="give a whole number, at least 1")
     if tuning is not None and not isinstance(tuning, JoinTuning):
         raise InvalidArgumentError(f"tuning={tuning!r}", hint="give anabranch.JoinTuning(...)")
     streams = _with_common_keys(streams, keys)
@@ -204,37 +223,39 @@ def join(
 
 def _check_streams(streams: Sequence[Stream]) -> None:
     if len(streams) < 2:
-        raise InvalidArgumentError("a join of one stream", hint="give the other: left.join(right, on=..., within=...)")
+        raise InvalidArgumentError(
+            "a join needs two streams", hint="give the other: left.join(right, on=..., within=...)"
+        )
     for stream in streams:
         if not isinstance(stream, Stream):
             makes_one = "make it one: .as_stream()" if hasattr(stream, "as_stream") else "write ab.stream(df, time=...)"
             raise InvalidArgumentError(f"a join with a {type(stream).__name__}, not a stream", hint=makes_one)
     if len({bool(stream.parts) for stream in streams}) > 1:
         raise StreamingError(
-            "a join of a stream and a bounded DataFrame: rows of the one come for ever, those of the other are all "
-            "there, so no window holds for both",
+            "a stream cannot be joined with a bounded DataFrame: a window over time needs rows that arrive on both "
+            "sides",
             hint="read both as streams (anabranch.replay), or join a table with Spark: df.join(table, on=...)",
         )
 
 
 def _with_keys(streams: Sequence[Stream], on: str | Sequence[str]) -> tuple[list[Stream], tuple[str, ...]]:
-    """The streams, whose keys are spelt alike, and the keys."""
+    """The streams, with keys in the same spelling, and the keys."""
     keys = (on,) if isinstance(on, str) else tuple(on) if isinstance(on, Sequence) else ()
     if not keys or not all(isinstance(key, str) for key in keys):
         raise InvalidArgumentError(
-            f"on={on!r}: a join needs the names of its key columns",
-            hint='name columns that all streams have: on="symbol"; for all pairs in time add a column with F.lit(0)',
+            f"on={on!r} does not name key columns, which a join needs",
+            hint='name columns that all streams have: on="symbol"; for all pairs in time, add a column F.lit(0)',
         )
     session = streams[0].source.sparkSession
-    spelt = [[column_name(session, _columns(stream), key) for key in keys] for stream in streams]
-    keys = tuple(spelt[0])
+    spelled = [[column_name(session, _columns(stream), key) for key in keys] for stream in streams]
+    keys = tuple(spelled[0])
     if len(set(keys)) < len(keys):
-        raise InvalidArgumentError(f"the same key twice in on={on!r}", hint="leave one out")
+        raise InvalidArgumentError(f"on={on!r} has the same key twice", hint="leave one out")
     alike = []
-    for stream, own in zip(streams, spelt, strict=True):
+    for stream, own in zip(streams, spelled, strict=True):
         if stream.time.name in own:
             raise InvalidArgumentError(
-                f"the time {stream.time.name!r} cannot be a key: only rows of the very same instant would be joined",
+                f"the time {stream.time.name!r} cannot be a key: only rows of the same instant would be joined",
                 hint='for those, join on another key with within=("0 s", "0 s")',
             )
         others = {key: quoted(name) for key, name in zip(keys, own, strict=True) if key != name}
@@ -250,14 +271,14 @@ def _within(within: Sequence[Duration], streams: int) -> tuple[int, ...]:
     if isinstance(within, str) or not isinstance(within, Sequence) or len(within) != streams:
         example = ", ".join(['"10 minutes"', '"5 minutes"', '"1 minute"'][i % 3] for i in range(streams))
         raise InvalidArgumentError(
-            f"within={within!r}: each of the {streams} streams has a window of its own",
+            f"within={within!r}: each of the {streams} streams needs its own window",
             hint=f"give {streams} durations, in the order of the streams: within=({example})",
         )
     windows = tuple(micros(duration, f"window {i} of within") for i, duration in enumerate(within))
     for window in windows:
         if window < 0:
             raise InvalidArgumentError(
-                f"a window of {describe(window)} in within: a row would have left before it came",
+                f"within has a window of {describe(window)}, which is negative: no pair could match",
                 hint="give zero or more",
             )
     return windows
@@ -266,12 +287,12 @@ def _within(within: Sequence[Duration], streams: int) -> tuple[int, ...]:
 def _how(how: str, streams: int) -> str:
     if how not in _HOWS:
         raise InvalidArgumentError(
-            f"how={how!r}: there is no such join of streams", hint='give "inner", "left", "right" or "full"'
+            f"how={how!r} is not a join of streams", hint='give "inner", "left", "right" or "full"'
         )
     if streams > 2 and how != "inner":
         raise InvalidArgumentError(
-            f"an outer join of {streams} streams: which of them a row may miss would be anybody's guess",
-            hint="join two, and the result with the next: a.join(b, how=...).as_stream().join(c, how=...)",
+            f"outer joins support two streams, not {streams}",
+            hint="join two, then join the result with the next: a.join(b, how=...).as_stream().join(c, how=...)",
         )
     return _HOWS[how]
 
@@ -296,21 +317,19 @@ def _common_type(key: str, kinds: Sequence[DataType]) -> DataType:
         wider = _wider(common, kind)
         if wider is None:
             raise ColumnTypeError(
-                f"the key {key!r} is {common.simpleString()} in one stream and {kind.simpleString()} in another: as "
-                "either type some keys would be changed, and joined with others",
+                f"the key {key!r} is {common.simpleString()} in one stream and {kind.simpleString()} in another: in "
+                "either type some keys would change and match others",
                 hint=f'cast it in one of them: stream.with_columns({{"{key}": F.col("{key}").cast("...")}})',
             )
         common = wider
     reason = unhashable(key, common)
     if reason is not None:
-        raise ColumnTypeError(
-            f"streams cannot be joined on it: {reason}", hint="take the parts of it that matter as keys, or cast it"
-        )
+        raise ColumnTypeError(f"streams cannot be joined on it: {reason}", hint="use its parts as keys, or cast it")
     return common
 
 
 def _wider(one: DataType, other: DataType) -> DataType | None:
-    """The type that has all values of both, if there is one."""
+    """The type that can hold all values of both, if there is one."""
     if one == other:
         return one
     if isinstance(one, _INTEGERS) and isinstance(other, _INTEGERS):
@@ -330,7 +349,7 @@ def _wider(one: DataType, other: DataType) -> DataType | None:
 def _result_columns(
     streams: Sequence[Stream], keys: Sequence[str], suffix: str
 ) -> tuple[tuple[tuple[str, str], ...], ...]:
-    """For each stream (source column, result column). Spark's names are the same in upper and lower case."""
+    """For each stream (source column, result column). Spark's names do not distinguish upper and lower case."""
     if not isinstance(suffix, str) or not suffix:
         raise InvalidArgumentError(f"suffix={suffix!r}", hint='give a text, for example suffix="_quote"')
     taken = {key.lower() for key in keys}
@@ -342,7 +361,7 @@ def _result_columns(
         for name, result in zip(names, renamed, strict=True):
             if result.lower() in taken or [r.lower() for r in renamed].count(result.lower()) > 1:
                 raise InvalidArgumentError(
-                    f"the column {name!r} of stream {number} would be called {result!r} in the result, and another is",
+                    f"the column {name!r} of stream {number} would be called {result!r} in the result, which is taken",
                     hint="give another suffix=..., or rename the column before ab.stream(...)",
                 )
         taken |= {result.lower() for result in renamed}
@@ -351,7 +370,7 @@ def _result_columns(
 
 
 def _schema(streams: Sequence[Stream], keys: Sequence[str], columns: Sequence[Sequence[tuple[str, str]]]) -> StructType:
-    """Every column may be null: Arrow batches of Python functions are held to what is said here."""
+    """Every column is nullable: Arrow batches of Python functions must match this schema."""
     schemas = [stream.source.schema for stream in streams]
     fields = [StructField(key, schemas[0][key].dataType) for key in keys]
     for schema, named in zip(schemas, columns, strict=True):
@@ -364,7 +383,7 @@ def _check_where(where: object, source: DataFrame, schema: StructType) -> None:
         return
     if not isinstance(where, (Column, str)):
         raise InvalidArgumentError(
-            f"where={where!r} says nothing about a row",
+            f"where={where!r} is not a condition",
             hint="give a Column or SQL text over the result's columns, or a function over record batches of results",
         )
     results = source.sparkSession.createDataFrame([], schema)

@@ -1,11 +1,10 @@
-"""Key partitioners for any DataFrame: `partition_by` places its rows, `partition_report` says what that costs.
+"""Key partitioners for any DataFrame: `partition_by` places its rows, `partition_report` shows what that costs.
 
     df.transform(ab.partition_by("user", workers=8, policy="cam", time="at", window="10 minutes"))
     ab.partition_report(df, "user", workers=8, policies=("fld", "pk", "cam"), time="at", window="10 minutes").show()
 
-Within a partition Spark finds all rows that one worker got: `mapInArrow`, `mapInPandas` or a `groupBy` on the column
-`worker` then need no further exchange. A policy that splits keys leaves a second step to you, which puts the partial
-results together.
+All rows of a worker are in one partition: `mapInArrow`, `mapInPandas` or a `groupBy` on the column `worker` then need
+no further exchange. With a policy that splits keys, you combine the partial results in a second step.
 """
 
 from __future__ import annotations
@@ -74,20 +73,20 @@ def partition_by(
 ) -> Callable[[DataFrame], DataFrame]:
     """Place the rows of a DataFrame on `workers` partitions by a policy; for ``df.transform``.
 
-    The policies are those of `Windowed.by`. What they count starts anew with every `window` of the column `time`, which
-    need not be named if there is one timestamp only; of a bigint say the `time_unit`: "s", "ms" or "us". Without a
-    window the DataFrame (on a stream: each micro-batch) is one. Each task that reads is a splitter of its own;
-    `splitters` is how many there are at most. With `worker`, a column of that name says where a row went.
+    The policies are those of `Windowed.by`. Their counts are reset with every `window` of the column `time`, which can
+    be left out if there is only one timestamp; for a bigint give the `time_unit`: "s", "ms" or "us". Without a window,
+    the DataFrame (on a stream: each micro-batch) is one window. Each task that reads is a splitter; `splitters` limits
+    their number. With `worker`, a column of that name has the worker of each row.
     """
     partitioning = _policy(policy, choices, cardinality, workers, splitters) or Partitioning("cam")
     if worker is not None and not isinstance(worker, str):
         raise InvalidArgumentError(f"worker={worker!r} is not the name of a column", hint='write worker="worker"')
     if not keys:
-        raise InvalidArgumentError("partition_by without a key", hint='name it: partition_by("user", workers=8)')
+        raise InvalidArgumentError("partition_by without a key", hint='give one: partition_by("user", workers=8)')
 
     def transform(source: DataFrame) -> DataFrame:
         if worker is not None and find_column(source.sparkSession, source.columns, quote(worker)) is not None:
-            raise InvalidArgumentError(f"there is a column {worker!r} already", hint="give worker=... another name")
+            raise InvalidArgumentError(f"there already is a column {worker!r}", hint="give worker=... another name")
         timed = _timed(source, time, window, time_unit)
         number = F.lit(0).cast("bigint") if timed is None else timed.number
         assigned = _assigned(source, keys, partitioning, workers, number, splitters)
@@ -110,21 +109,23 @@ def partition_report(
     time_unit: TimeUnit | None = None,
     splitters: int | None = None,
 ) -> DataFrame:
-    """What each policy would cost, one row per policy and window: the metrics of paper 3, exactly.
+    """What each policy would cost: one row per policy and window, with exact metrics.
 
-    Columns: policy, window (its number; its start is that times the window's size), workers, tuples, keys (different
-    ones), tuple_imbalance (equation 1), cardinality_imbalance (6), hybrid_imbalance (10), aggregation_cost (4) and its
-    bounds by proposition 1, least_cost and most_cost. `choices` is for the policies that have candidates; with
+    Columns: policy, window (its number; multiply by the window's size for its start), workers, tuples, keys (distinct),
+    tuple_imbalance, cardinality_imbalance, hybrid_imbalance, aggregation_cost and its bounds, least_cost and most_cost;
+    `anabranch.keys.metrics` defines them. `choices` is for the policies that have candidates; with
     `cardinality="hll"`, those that count keys estimate them.
     """
     if source.isStreaming:
-        raise InvalidArgumentError("a report on a stream", hint="start() measures it: see lastProgress and explain()")
+        raise InvalidArgumentError(
+            "partition_report needs bounded data", hint="start() measures streams: see lastProgress and explain()"
+        )
     if not policies:
-        raise InvalidArgumentError("a report on no policy", hint='name some: policies=("fld", "pk", "cam")')
+        raise InvalidArgumentError("policies is empty", hint='give some: policies=("fld", "pk", "cam")')
     for name, given, having in (("choices", choices, WITH_CHOICES), ("cardinality", cardinality, COUNTING_KEYS)):
         if given is not None and not having & set(policies):
             raise InvalidArgumentError(
-                f"{name}={given!r} with the policies {', '.join(policies)}, which have none",
+                f"{name}={given!r} has no effect on the policies {', '.join(policies)}",
                 hint=f"leave it out, or add one of {', '.join(sorted(having))}",
             )
     timed = _timed(source, time, window, time_unit)
@@ -134,7 +135,7 @@ def partition_report(
         counting = cardinality if policy in COUNTING_KEYS else None
         partitioning = _policy(policy, candidates, counting, workers, splitters)
         if partitioning is None:
-            raise InvalidArgumentError('a report on "auto"', hint="name the policies that it could choose")
+            raise InvalidArgumentError('"auto" is not a policy', hint="give the policies to compare")
         reports.append(_report(source, keys, partitioning, workers, timed, splitters))
     whole = reports[0]
     for each in reports[1:]:
@@ -146,28 +147,28 @@ def _policy(
     policy: str, choices: int | None, cardinality: str | None, workers: int, splitters: int | None
 ) -> Partitioning | None:
     if workers is None:
-        raise InvalidArgumentError("workers=None: on how many workers?", hint="give a whole number above zero")
+        raise InvalidArgumentError("workers=None", hint="give a whole number above zero")
     found = key_partition(policy, choices, cardinality, workers, splitters).partitioning
     if found is not None and found.policy == "heavy":
         raise InvalidArgumentError(
-            'the policy "heavy" goes by the keys of the epoch before, and a DataFrame by itself has none',
-            hint='take "cam"; "heavy" is for windowed aggregates: .by(..., partition="heavy")',
+            'the policy "heavy" needs the keys of the previous epoch, which a DataFrame does not have',
+            hint='use "cam"; "heavy" is for windowed aggregates: .by(..., partition="heavy")',
         )
     return found
 
 
 @dataclass(frozen=True)
 class _Timed:
-    """The column of time, and the windows over it."""
+    """The time column, and the windows over it."""
 
     time: TimeColumn
     tick: int
-    """microseconds that a bigint counts by"""
+    """microseconds per unit of a bigint"""
     size: int
 
     @property
     def number(self) -> Column:
-        """of the window that a row is in"""
+        """The number of the window that a row is in."""
         micros = self.time.micros()
         number: Column = pane_of(micros if self.tick == 1 else micros * self.tick, self.size, 0, floordiv)
         return number
@@ -177,7 +178,7 @@ def _timed(source: DataFrame, time: str | None, window: Duration | None, unit: T
     if window is None:
         if time is not None or unit is not None:
             raise InvalidArgumentError(
-                "time without window: when counting starts anew is not said",
+                "time without window: nothing says when to reset the counts",
                 hint='write time="at", window="10 minutes", or neither',
             )
         return None
@@ -185,7 +186,7 @@ def _timed(source: DataFrame, time: str | None, window: Duration | None, unit: T
         times = [field.name for field in source.schema if isinstance(field.dataType, TimestampType | TimestampNTZType)]
         if len(times) != 1:
             raise InvalidArgumentError(
-                f"window={window!r} over which time? The timestamps are {', '.join(times) or 'none'}",
+                f"window={window!r} needs a time column, and the timestamps are: {', '.join(times) or 'none'}",
                 hint='name the column: time="at"',
             )
         time = times[0]
@@ -204,7 +205,7 @@ def _assigned(
     window: Column,
     splitters: int | None,
 ) -> DataFrame:
-    """The rows with their worker; `window` is the number of the window that counts."""
+    """The rows with their worker; `window` is the number of the window whose counts apply."""
     rows = source if splitters is None else source.coalesce(splitters)
     hashed = key_hash([resolve(source, key) for key in keys])
     rows = rows.withColumns({HASH: hashed, OWN_WINDOW: window})
@@ -245,7 +246,7 @@ _ARROW = arrow_schema(_METRICS)
 
 @dataclass(frozen=True)
 class _Metrics:
-    """From the loads of a window to its metrics; what `map_in_arrow` runs."""
+    """Computes metrics from the loads of a window, in `map_in_arrow`."""
 
     label: str
     workers: int

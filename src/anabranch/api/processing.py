@@ -1,10 +1,10 @@
 """Splitting a stream, and operators over its parts.
 
-    lanes = reports.split(64, route=expressway, broadcast=is_balance_query)     # parasplit, paper 5
+    lanes = reports.split(64, route=expressway, broadcast=is_balance_query)     # parallel split
     answers = lanes.process(Tolls, outputs={"toll": "VID bigint, Toll int", "balance": "QID bigint, Balance bigint"})
     totals = answers.combine("balance", by="QID", sums="Balance")               # aggregation tree
 
-These run in the epoch runtime only (`start`): a fixed Spark plan has nowhere to keep an operator's state.
+These run in the epoch runtime only (`start`): a fixed Spark plan cannot keep an operator's state.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from anabranch.plan.tree import fan_in_of
 from anabranch.query.describe import explain_operator, explain_routing
 from anabranch.query.nodes import ONLY, CombineNode, Input, Node, ProcessNode, Routing
 from anabranch.query.origins import Output, Part
+from anabranch.query.refusal import Refusal
 from anabranch.query.windowed import analysed
 from anabranch.spark.column_names import column_name
 from anabranch.spark.columns import TimeColumn, TimeKind, check_unit
@@ -62,18 +63,17 @@ class Split:
     ) -> Processed:
         """Run one instance of the operator over each substream.
 
-        `operator` is the class, or a function without arguments that makes an instance. `schema` names the columns of
-        what it emits (``"cell string, n bigint"``); an operator with several outputs names each: ``outputs={"toll":
-        "...", ...}``.
+        `operator` is the class, or a function without arguments that creates an instance. `schema` has the columns that
+        it emits (``"cell string, n bigint"``); for several outputs, give each: ``outputs={"toll": "...", ...}``.
         """
         if not callable(operator) or isinstance(operator, Operator):
             raise InvalidArgumentError(
-                f"{operator!r} does not make operators: every substream needs an instance of its own",
+                f"{operator!r} does not create operators: every substream needs its own instance",
                 hint="pass the class itself, or lambda: MyOperator(setting)",
             )
         if (schema is None) == (outputs is None):
             raise InvalidArgumentError(
-                "an operator needs the columns that it emits: one schema, or several outputs",
+                "an operator needs the columns that it emits: either a schema or several outputs",
                 hint='write schema="cell string, n bigint", or outputs={"toll": "...", "alert": "..."}',
             )
         named = {ONLY: schema} if outputs is None else dict(outputs)
@@ -82,7 +82,7 @@ class Split:
         return Processed(node, self.streams[0].source.sparkSession)
 
     def explain(self) -> str:
-        """How the stream will be split; `EpochQuery.explain()` has the measured costs too."""
+        """How the stream will be split; `EpochQuery.explain()` also has the measured costs."""
         return "\n".join(explain_routing(self.routing, self._inputs()))
 
     def _inputs(self) -> tuple[Input, ...]:
@@ -93,7 +93,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Processed(Startable):
-    """What an operator emits."""
+    """The outputs of an operator."""
 
     node: ProcessNode | CombineNode
     session: SparkSession
@@ -107,7 +107,7 @@ class Processed(Startable):
 
     @called_as('.output("tolls")')
     def output(self, name: str | None = None) -> Emission:
-        """One of the outputs; without a name the only one."""
+        """One of the outputs; the name can be left out if there is only one."""
         if name is None and len(self.outputs) == 1:
             name = self.outputs[0]
         if name not in self.outputs:
@@ -135,7 +135,7 @@ class Processed(Startable):
     ) -> Processed:
         """Sum the partial answers of all substreams, per query (`by`), on an aggregation tree.
 
-        Of the columns `maxima` the largest is taken: the latest of several times, say.
+        For the columns `maxima` the largest value is taken: for example, the latest of several times.
         """
         source = self.output(output)
         columns = source.schema.names
@@ -150,9 +150,9 @@ class Processed(Startable):
         twice = sorted({name for name in (*keys, *totals, *largest) if (*keys, *totals, *largest).count(name) > 1})
         if twice:
             raise InvalidArgumentError(
-                f"combine would have the column {twice[0]!r} twice", hint="name it in one of by, sums and maxima"
+                f"combine has the column {twice[0]!r} twice", hint="name it in only one of by, sums and maxima"
             )
-        # Combining needs no time; any column does.
+        # Combining needs no time; any column will do.
         part = Part(Output(self.node, source.name, TimeColumn(keys[0], TimeKind.LONG)))
         schema = StructType([field for field in source.schema if field.name in {*keys, *totals, *largest}])
         level = fan_in if fan_in is not None else fan_in_of(getattr(self.node, "groups", 1))
@@ -160,7 +160,7 @@ class Processed(Startable):
         return Processed(node, self.session)
 
     def explain(self) -> str:
-        """The operator, and how its input will be split; `EpochQuery.explain()` has what was measured too."""
+        """The operator, and how its input will be split; `EpochQuery.explain()` also has the measured costs."""
         node = self.node
         lines = explain_operator(node)
         if node.routes is not None:
@@ -187,9 +187,9 @@ class Emission(Startable):
     def as_stream(
         self, *, time: str, watermark: Duration = "0 s", time_unit: Literal["s", "us"] | None = None
     ) -> Stream:
-        """The output as a stream. Rows that come more than `watermark` behind the operator's own watermark are late.
+        """The output as a stream. Rows more than `watermark` behind the operator's own watermark are late.
 
-        A time that is a bigint must count microseconds: say `time_unit="us"`. Or emit timestamps.
+        A time that is a bigint must count microseconds: give `time_unit="us"`, or emit timestamps.
         """
         time = column_name(self.origin.session, self.schema.names, time)
         column = TimeColumn(time, TimeKind.of(time, self.schema[time].dataType))
@@ -207,8 +207,8 @@ class Emission(Startable):
         return ((self.origin.node, self.name),)
 
 
-RUNTIME_ONLY = StreamingError(
-    "an operator keeps state from epoch to epoch, which a fixed Spark plan cannot",
+RUNTIME_ONLY = Refusal(
+    "an operator keeps state from epoch to epoch, which a fixed Spark plan cannot do",
     hint="run it with start(sink, checkpoint=...) instead of to_df()",
 )
 
@@ -224,10 +224,12 @@ def split(
 ) -> Split:
     """See `Stream.split`."""
     if not isinstance(q, int) or q < 1:
-        raise InvalidArgumentError(f"a split into {q!r} substreams", hint="q is a whole number, at least 1")
+        raise InvalidArgumentError(
+            f"a split into {q!r} substreams is not possible", hint="give a whole number, at least 1"
+        )
     if route is None and broadcast is None:
         raise InvalidArgumentError(
-            "a split without a route sends no tuple anywhere", hint="say route=..., broadcast=..., or both"
+            "a split without a route sends no tuple anywhere", hint="give route=..., broadcast=..., or both"
         )
     for name, value in (("splitters", splitters), ("window_bytes", window_bytes)):
         if value is not None and value < 1:
@@ -250,13 +252,15 @@ def keyed(
     """See `Stream.process`."""
     _check_streaming(stream)
     if not isinstance(groups, int) or groups < 1:
-        raise InvalidArgumentError(f"{groups!r} partition-groups", hint="groups is a whole number, at least 1")
+        raise InvalidArgumentError(f"groups={groups!r}", hint="give a whole number, at least 1")
     columns = [name for name in stream.source.columns if name != EVENT]
     keys = tuple(column_name(stream.source.sparkSession, columns, key) for key in keys)
     if partition is None:
         return Split((stream,), Routing(groups, tuple(keys)) if keys else Routing(1, route=to_the_only))
     if not keys:
-        raise InvalidArgumentError("partition=... without a key: there is nothing to place", hint="name it: by=...")
+        raise InvalidArgumentError(
+            "partition=... without a key: there is nothing to place", hint="give the key: by=..."
+        )
     for key in keys:
         reason = unhashable(key, stream.source.schema[key].dataType)
         if reason is not None:
@@ -266,7 +270,7 @@ def keyed(
 
 
 def to_the_only(block: pa.RecordBatch, q: int) -> NDArray[np.int64]:
-    """The route of an operator without a key: everything to its one instance."""
+    """The route of an operator without a key: everything goes to its only instance."""
     return np.zeros(block.num_rows, np.int64)
 
 
@@ -287,10 +291,10 @@ def _names(what: str, names: str | Sequence[str]) -> tuple[str, ...]:
 def _schema(name: str, text: Any) -> StructType:
     try:
         schema = text if isinstance(text, StructType) else StructType.fromDDL(text)
-    except Exception as error:
+    except Exception as error:  # Spark raises ParseException, TypeError and others, by the kind of session
         raise InvalidArgumentError(
-            f"the schema of output {name!r}, {text!r}, is not one that Spark knows",
-            hint='write for example "cell string, n bigint"',
+            f"the schema of output {name!r}, {text!r}, is not a Spark schema",
+            hint='write, for example, "cell string, n bigint"',
         ) from error
     if not isinstance(schema, StructType) or not schema.names:
         raise InvalidArgumentError(

@@ -1,4 +1,4 @@
-"""What a notebook shows of streams and queries: their columns and what is asked, in one line. Runs no job."""
+"""How a notebook shows streams and queries: their columns and what they compute, in one line. Runs no job."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from anabranch.windows import Window
 
 _MOST = 8
-"""Columns that are named; of wider rows the rest is counted."""
+"""columns that are named; the rest is counted"""
 
 
 def stream_repr(stream: Stream) -> str:

@@ -6,8 +6,8 @@
       .agg(trips=ab.count(), fare=ab.avg("fare"))
       .to_df()
 
-Every object here is a plain value and every method returns a new one; nothing runs before the DataFrame that `to_df()`
-returns is asked for rows.
+Every object here is a plain value, and every method returns a new one. Nothing runs until rows are requested from the
+DataFrame that `to_df()` returns.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from anabranch.aggregates import Aggregate, ColumnLike
+from anabranch.api.reprs import stream_repr
 from anabranch.calls import called_as
 from anabranch.errors import ColumnTypeError, InvalidArgumentError, InvalidWindowError, StreamingError
 from anabranch.io.blocks import Packed
 from anabranch.io.frames import unpacked
 from anabranch.keys.policy import key_partition
 from anabranch.names import EVENT
-from anabranch.query.origins import Part, Source, Step
+from anabranch.query.origins import Part, Source, Transform
+from anabranch.query.refusal import Refusal
 from anabranch.query.strategy import Kind
 from anabranch.query.windowed import analysed, resolve
 from anabranch.spark.column_names import column_name, same_name
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
     from anabranch.split.routes import BroadcastFunction, RouteFunction
 
 GROUPS = 60
-"""Partition-groups of a keyed operator, unless told: far more than workers, so that they can be moved (paper 2)."""
+"""default number of partition-groups of a keyed operator: many more than workers, so that they can be moved"""
 
 _WATERMARK = "spark.watermarkDelayMs"
 
@@ -57,23 +59,23 @@ def stream(
 ) -> Stream:
     """A stream of rows, each with a time: any DataFrame, streaming or not.
 
-    `time` names a timestamp column (with or without time zone), or an integer that counts from 1970-01-01 UTC. Of a
-    bigint say what it counts: `time_unit` is "s", "ms" or "us". With "s" and "ms" the column becomes a timestamp; with
-    "us" it stays a bigint, and windows are in microseconds, too. A smaller integer counts seconds.
+    `time` names a timestamp column (with or without time zone), or an integer that counts from 1970-01-01 UTC. For a
+    bigint give its unit: `time_unit` is "s", "ms" or "us". With "s" and "ms" the column becomes a timestamp; with "us"
+    it stays a bigint, and windows are in microseconds too. A smaller integer counts seconds.
 
     A streaming DataFrame needs a watermark: its own, or the one given here.
     """
     if not isinstance(source, DataFrame):
-        raise InvalidArgumentError(f"a stream of {type(source).__name__}", hint="give a Spark DataFrame")
+        raise InvalidArgumentError(f"{type(source).__name__} is not a DataFrame", hint="give a Spark DataFrame")
     if not isinstance(time, str):
-        raise InvalidArgumentError(f"time={time!r} is not the name of a column", hint='write for example time="at"')
+        raise InvalidArgumentError(f"time={time!r} is not the name of a column", hint='write, for example, time="at"')
     time = column_name(source.sparkSession, source.columns, time)
     source, column = timed(source, time, time_unit)
     if not source.isStreaming:
         return Stream(source, column)
     given = source
     if not column.is_event:
-        # Of a timestamp the column itself: it may have a watermark already, and then so has its copy.
+        # For a timestamp, copy the column itself: if it has a watermark, its copy has it too.
         copied = column.kind is TimeKind.TIMESTAMP
         source = source.withColumn(EVENT, column.column if copied else F.timestamp_micros(column.micros()))
     if watermark is not None:
@@ -82,9 +84,9 @@ def stream(
         delay = micros(watermark, "watermark")
     elif column.kind is not TimeKind.TIMESTAMP or _WATERMARK not in source.schema[time].metadata:
         raise StreamingError(
-            f"the stream has no watermark on {time!r}, so no window would ever be complete and its state would grow "
-            "for ever",
-            hint='say how late rows may come: ab.stream(df, time=..., watermark="10 seconds")',
+            f"the stream has no watermark on {time!r}: no window would ever be complete, and its state would grow "
+            "without limit",
+            hint='give the longest delay of a row: ab.stream(df, time=..., watermark="10 seconds")',
         )
     else:
         delay = int(source.schema[time].metadata[_WATERMARK]) * 1_000
@@ -101,17 +103,17 @@ def block_stream(
     column: str | None = None,
     time_unit: TimeUnit | None = None,
 ) -> Stream:
-    """A stream of blocks: tuples that are packed already, and are unpacked only where they are needed.
+    """A stream of blocks: tuples that are already packed, and are unpacked only where they are needed.
 
-    Either references to blocks in files, as ``ab.replay(..., blocks=True)`` delivers them, or Arrow IPC payloads in a
-    binary `column` (Kafka messages, say); `schema` has the columns of the tuples
+    The source has either references to blocks in files, as ``ab.replay(..., blocks=True)`` delivers them, or Arrow IPC
+    payloads in a binary `column` (for example Kafka messages); `schema` has the columns of the tuples
     (`anabranch.recordings.columns_of(path)`). A split with a route function reads the blocks in its splitters, so the
-    tuples never are rows; everything else unpacks them first.
+    tuples never become rows; everything else unpacks them first.
 
-    A time that is a bigint must count microseconds (`time_unit="us"`): blocks are read as they are.
+    A time that is a bigint must count microseconds (`time_unit="us"`): blocks are read unchanged.
     """
     if not source.isStreaming:
-        raise StreamingError("a bounded DataFrame of blocks", hint="unpack it, and use ab.stream(...)")
+        raise StreamingError("block_stream() needs a streaming DataFrame", hint="unpack it, and use ab.stream(...)")
     if column is not None:
         column = column_name(source.sparkSession, source.columns, column)
     time = column_name(source.sparkSession, schema.names, time)
@@ -119,7 +121,7 @@ def block_stream(
     rows = stream(unpacked(source, packed), time=time, watermark=watermark, time_unit=time_unit)
     if pa.types.is_int64(schema.field(time).type) and time_unit != "us":
         raise ColumnTypeError(
-            f"the time column {time!r} of the blocks is a bigint of {time_unit}, and blocks are read as they are: it "
+            f"the time column {time!r} of the blocks is a bigint of {time_unit}, and blocks are read unchanged: it "
             "would be taken for microseconds",
             hint="record a timestamp, or microseconds",
         )
@@ -129,14 +131,14 @@ def block_stream(
 
 @dataclass(frozen=True)
 class Stream:
-    """Rows with a time. Make one with `anabranch.stream`."""
+    """Rows with a time. Create one with `anabranch.stream`."""
 
     source: DataFrame
     time: TimeColumn
     parts: tuple[Part, ...] = ()
-    """where the rows come from, on a stream: for the epoch runtime"""
-    refusal: StreamingError | None = None
-    """why no Spark plan can have this stream, so that only the epoch runtime can; then `source` has its columns only"""
+    """where the rows of a stream come from, for the epoch runtime; empty for bounded data"""
+    refusal: Refusal | None = None
+    """why only the epoch runtime can run this stream, and no Spark plan; `source` then only has its columns"""
 
     @called_as('.filter("speed > 3")')
     def filter(self, condition: Column | str) -> Stream:
@@ -144,7 +146,7 @@ class Stream:
         return self._then("the filter", lambda rows: rows.where(condition))
 
     def select(self, *columns: ColumnLike) -> Stream:
-        """These columns; the time column stays."""
+        """Keep only these columns, and the time column."""
         kept = [resolve(self.source, c) for c in columns]
         names = analysed("the selection", self.source, lambda: self.source.select(*kept)).columns
         if len(names) == len(kept):
@@ -167,19 +169,19 @@ class Stream:
 
     @called_as('.with_columns({"speed": F.col("meters") / F.col("seconds")})')
     def with_columns(self, columns: Mapping[str, Column]) -> Stream:
-        """With more columns, or others of the same name."""
+        """Add columns, or replace those with the same name."""
         if self.source.isStreaming and any(self._named(name, self.time.name) for name in columns):
             raise self._time_changed()
         return self._then("a new column", lambda rows: rows.withColumns(dict(columns)))
 
     @called_as(".union(other)")
     def union(self, other: Stream) -> Stream:
-        """The rows of both streams, which have the same columns and the same column of time."""
+        """The rows of both streams, which must have the same columns and the same time column."""
         if not self._named(other.time.name, self.time.name) or self.source.isStreaming != other.source.isStreaming:
             raise InvalidArgumentError(
                 f"a union of streams with the times {self.time.name!r} and {other.time.name!r}, or of a stream and a "
                 "table: rows would have no common time",
-                hint="rename the column of time before ab.stream(...), and give two streams",
+                hint="rename the time column before ab.stream(...), and give two streams",
             )
         if self.time.kind is not other.time.kind:
             raise InvalidArgumentError(
@@ -205,16 +207,16 @@ class Stream:
         groups: int | None = None,
         tuning: JoinTuning | None = None,
     ) -> Joined:
-        """Join rows of streams that have equal keys and lie near each other in time.
+        """Join rows of streams that have equal keys and are close to each other in time.
 
-        `within` has one duration per stream, W1 for this one: a row of it waits that long for a partner. A pair (a, b)
-        is a result iff ``a.t - W2 <= b.t <= a.t + W1``; of more streams, every two rows of a result must be such a
-        pair. `how` is "inner", "left", "right" or "full". `where` says more about the results wanted: a Column or SQL
-        text over their columns, or a function that takes a record batch of them and gives one bool per row.
+        `within` has one duration per stream, W1 for this one: its rows wait that long for a partner. A pair (a, b) is a
+        result if ``a.t - W2 <= b.t <= a.t + W1``; with more streams, every two rows of a result must be such a pair.
+        `how` is "inner", "left", "right" or "full". `where` restricts the results: a Column or SQL text over their
+        columns, or a function that takes a record batch of them and returns one bool per row.
 
         The result has the keys `on`, then the other columns of each stream. Where a name is taken, the second stream's
-        column gets the suffix, the third's `suffix` and "_3", and so on. `groups` (60 unless given) and `tuning` are
-        for `start()`; `to_df()` refuses them.
+        column gets the suffix, the third's `suffix` and "_3", and so on. `groups` (default 60) and `tuning` are for
+        `start()`; `to_df()` refuses them.
         """
         from anabranch.api.joined import join
 
@@ -239,13 +241,13 @@ class Stream:
         splitters: int | None = None,
         window_bytes: int | None = None,
     ) -> Split:
-        """Split into q substreams (parasplit): each tuple goes to one of them, to all, or to none.
+        """Split into q substreams: each tuple goes to one of them, to all, or to none.
 
-        `route` gives the number of a substream, 0 to q-1; -1 or null sends the tuple nowhere. `broadcast` says which
-        tuples go to all. Both are Columns (or SQL text), or functions over whole blocks: ``route(block, q)`` and
+        `route` returns the number of a substream, 0 to q-1; -1 or null sends the tuple nowhere. `broadcast` selects
+        tuples that go to all. Both are Columns (or SQL text), or functions over whole blocks: ``route(block, q)`` and
         ``broadcast(block)`` take an Arrow record batch and return one entry per tuple, as a numpy or Arrow array.
 
-        The number of splitters p and the bytes W of a physical window are tuned while running unless given.
+        Unless given, the number of splitters p and the bytes W of a physical window are tuned while the query runs.
         """
         from anabranch.api.processing import split
 
@@ -268,12 +270,11 @@ class Stream:
     ) -> Processed:
         """Run a stateful operator of your own, one instance for each of `groups` partition-groups of the key `by`.
 
-        There are 60 groups unless you say otherwise. Without a key one instance sees the whole stream. See
-        `anabranch.Operator`.
+        There are 60 groups by default. Without a key one instance sees the whole stream. See `anabranch.Operator`.
 
         A group sees all rows of its keys, unless a policy places them (`partition`, as in `Windowed.by`; the groups are
         its workers): then a key's rows may go to several groups, and to others in another epoch or window of
-        `partition_window`. The operator must be one whose partial answers can be put together (`Processed.combine`).
+        `partition_window`. The operator must be one whose partial answers can be combined (`Processed.combine`).
         """
         from anabranch.api.processing import keyed
 
@@ -284,13 +285,13 @@ class Stream:
             )
         groups = GROUPS if groups is None else groups
         if partition is None:
-            of_policies = {"choices": choices, "cardinality": cardinality, "partition_window": partition_window,
+            policy_settings = {"choices": choices, "cardinality": cardinality, "partition_window": partition_window,
                            "splitters": splitters}  # fmt: skip
-            unused = [name for name, given in of_policies.items() if given is not None]
+            unused = [name for name, given in policy_settings.items() if given is not None]
             if unused:
                 raise InvalidArgumentError(
-                    f"{', '.join(unused)} without a policy: a key goes to the group of its hash",
-                    hint='name the policy too: partition="cam"',
+                    f"{', '.join(unused)} have no effect without a policy: the hash of a key decides its group",
+                    hint='give the policy too: partition="cam"',
                 )
             return keyed(self, keys, groups).process(operator, schema, outputs=outputs)
         placed = key_partition(partition, choices, cardinality, groups, splitters)
@@ -310,8 +311,8 @@ class Stream:
     ) -> Windowed:
         """A window over time (`size`, `slide`, `origin`) or over rows (`rows`, `slide_rows`).
 
-        Without a slide it tumbles. Count windows count the rows of each key in the order of time; with
-        ``per_key=False`` those of all keys.
+        Without a slide it tumbles. Count windows count the rows of each key in time order; with ``per_key=False`` those
+        of all keys together.
         """
         from anabranch.api.windowed import Windowed
 
@@ -322,20 +323,22 @@ class Stream:
             )
         if size is not None:
             if slide_rows is not None:
-                raise InvalidWindowError("slide_rows goes with rows, not with size", hint="write slide=...")
+                raise InvalidWindowError("slide_rows is for windows over rows", hint="write slide=...")
             if not per_key:
                 raise InvalidWindowError(
-                    "per_key=False goes with rows, not with size: a time is the same for all keys",
+                    "per_key=False is for windows over rows: windows over time are the same for all keys",
                     hint="leave it out, or leave by(...) out for windows over all keys",
                 )
             return Windowed(self, self._panes(Window.of_time(size, slide, origin)))
         if slide is not None or micros(origin, "window origin") != 0:
-            raise InvalidWindowError("slide and origin go with size, not with rows", hint="write slide_rows=...")
+            raise InvalidWindowError(
+                "slide and origin are for windows over time, not over rows", hint="write slide_rows=..."
+            )
         return Windowed(self, Panes((Window.of_rows(rows or 0, slide_rows),)), rows_per_key=per_key)
 
     @called_as('.windows(("5 min", "10 s"), ("1 h", "10 s"))')
     def windows(self, *sizes: tuple[Duration, Duration], origin: Duration = "0 s") -> Windowed:
-        """Several windows over one stream, (size, slide) each; they share one set of panes."""
+        """Several windows over one stream, each as (size, slide); they share one set of panes."""
         from anabranch.api.windowed import Windowed
 
         for pair in sizes:
@@ -346,11 +349,13 @@ class Stream:
                 )
         specs = tuple(Window.of_time(size, slide, origin) for size, slide in sizes)
         if len(set(specs)) < len(specs):
-            raise InvalidWindowError("the same window twice", hint="leave one out: each row would come twice")
+            raise InvalidWindowError(
+                "the same window is given twice: each result would come twice", hint="leave one out"
+            )
         return Windowed(self, self._panes(*specs))
 
     def bad_rows(self) -> DataFrame:
-        """The rows that no window can take, with the reason: those without a time."""
+        """The rows that belong to no window because they have no time, with the reason."""
         self._check_planned()
         reason = F.lit(f"null time in column {self.time.name}").alias("reason")
         bad = self.source.where(self.time.column.isNull())
@@ -362,8 +367,6 @@ class Stream:
         return self.source.drop(EVENT)
 
     def __repr__(self) -> str:
-        from anabranch.api.reprs import stream_repr
-
         return stream_repr(self)
 
     def _panes(self, *windows: Window) -> Panes:
@@ -373,26 +376,26 @@ class Stream:
             if self.time.kind is TimeKind.SECONDS and fine:
                 raise InvalidWindowError(
                     f"the time {self.time.name!r} is an integer of seconds, and the {fine[0]} of the window, "
-                    f"{describe(parts[fine[0]])}, is not: its bounds could not be told in seconds",
-                    hint="take whole seconds, or make the time a timestamp: F.timestamp_seconds(...)",
+                    f"{describe(parts[fine[0]])}, is not in whole seconds: its bounds could not be represented",
+                    hint="use whole seconds, or make the time a timestamp: F.timestamp_seconds(...)",
                 )
         return Panes(windows)
 
     def _time_changed(self) -> StreamingError:
         return StreamingError(
-            f"the time {self.time.name!r} of a stream cannot be replaced: the watermark belongs to the times that came",
-            hint="change it before the stream is made: ab.stream(df.withColumn(...), time=..., watermark=...)",
+            f"the time {self.time.name!r} of a stream cannot be replaced: the watermark belongs to the original times",
+            hint="change it before: ab.stream(df.withColumn(...), time=..., watermark=...)",
         )
 
-    def _then(self, what: str, step: Step) -> Stream:
-        """The stream after one more step; the time may have become one of another type."""
+    def _then(self, what: str, step: Transform) -> Stream:
+        """The stream after one more step, which may change the type of the time."""
         source = analysed(what, self.source, lambda: step(self.source))
         name = column_name(source.sparkSession, source.columns, self.time.name)
         time = TimeColumn(name, TimeKind.of(name, source.schema[name].dataType))
         if time.kind is TimeKind.LONG and self.time.kind is not TimeKind.LONG:
             raise ColumnTypeError(
-                f"{what} makes the time {name!r} a bigint, and does not say what it counts",
-                hint='change it before the stream is made: ab.stream(df.withColumn(...), time=..., time_unit="s")',
+                f"{what} makes the time {name!r} a bigint of an unknown unit",
+                hint='change it before: ab.stream(df.withColumn(...), time=..., time_unit="s")',
             )
         return Stream(source, time, tuple(part.then(step) for part in self.parts), self.refusal)
 
@@ -401,7 +404,7 @@ class Stream:
 
     def _check_planned(self) -> None:
         if self.refusal is not None:
-            raise self.refusal
+            raise StreamingError(self.refusal.message, hint=self.refusal.hint)
 
 
 @called_as('df.transform(ab.sliding(time="at", size="5 min", slide="10 s", by="cell", trips=ab.count()))')
@@ -434,16 +437,16 @@ def _check_no_watermark(source: DataFrame) -> None:
     marked = [field.name for field in source.schema if _WATERMARK in field.metadata]
     if marked:
         raise StreamingError(
-            f"the stream has a watermark on {marked[0]!r} already, and Spark would end it at a second one",
-            hint="leave watermark=... out, or the DataFrame's own withWatermark(...)",
+            f"the stream already has a watermark on {marked[0]!r}, and Spark does not accept a second one",
+            hint="remove watermark=..., or the DataFrame's own withWatermark(...)",
         )
 
 
 def _delay(watermark: Duration) -> str:
-    """The delay of a watermark as Spark wants it: in milliseconds. Spark would round down; up keeps what was said."""
+    """A watermark's delay for Spark, in milliseconds. Rounded up: Spark would round down and drop rows too early."""
     delay = micros(watermark, "watermark")
     if delay < 0:
         raise InvalidArgumentError(
-            f"a watermark of {describe(delay)}: rows would be late before they are due", hint="give zero or more"
+            f"a watermark of {describe(delay)} is negative: rows in time would be late", hint="give zero or more"
         )
     return f"{-(-delay // 1_000)} milliseconds"

@@ -1,4 +1,4 @@
-"""Windows over a stream, and the aggregates over those: `Stream.window(...).by(...).agg(...)`."""
+"""Windows over a stream, and aggregates over them: `Stream.window(...).by(...).agg(...)`."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ from anabranch.plan.positions import tie_breaks
 from anabranch.plan.prices import UNKNOWN, Statistics
 from anabranch.query.nodes import ONLY, Input, Node, PositionsNode, Routing, WindowNode
 from anabranch.query.origins import Output, Part
+from anabranch.query.refusal import Refusal
 from anabranch.query.strategy import Kind, Strategy, asked_strategy
 from anabranch.query.windowed import Query, analysed, resolve
 from anabranch.spark.column_names import find_column
@@ -39,17 +40,17 @@ from anabranch.spark.columns import TimeColumn, TimeKind, quote, quoted
 from anabranch.windows import Duration, Panes, describe, micros
 
 WINDOW_TIME = "window_time"
-"""The time of a window's result, for aggregates that follow: its last instant, as Spark's `window_time()`."""
+"""the time of a window's result, for aggregates that follow: its last instant, as Spark's `window_time()`"""
 
 WINDOW_GROUPS = 16
-"""Partition-groups of a windowed aggregate with keys, in the epoch runtime."""
+"""partition-groups of a windowed aggregate with keys, in the epoch runtime"""
 
 _numbers = itertools.count(1)
 
 
 @dataclass(frozen=True)
 class Windowed:
-    """A stream cut into windows."""
+    """A stream divided into windows."""
 
     stream: Stream
     panes: Panes
@@ -69,12 +70,12 @@ class Windowed:
     ) -> Windowed:
         """Group by these columns, or expressions with an alias.
 
-        `partition` says which worker gets which key (paper 3; `anabranch.keys.policy` has the table): "sh",
-        "fld", "pk", "cm", "am", "cam", "lm" or "heavy". Those that have candidates have `choices` of them for a key (2
-        unless given); those that count keys count them exactly, or by HyperLogLog (`cardinality="hll"`). "auto" leaves
-        Spark alone where it combines rows before it exchanges them, and chooses for aggregates in Python that can be
-        evaluated in parts. The policy changes what a query costs, never its result. `explain()` shows it. On a stream
-        it is for `start()`: the fixed plan of `to_df()` cannot place keys.
+        `partition` is the policy that places keys on workers (`anabranch.keys.policy` has the table): "sh", "fld",
+        "pk", "cm", "am", "cam", "lm" or "heavy". For policies with candidate workers, `choices` is their number per key
+        (default 2); policies that count keys do so exactly, or by HyperLogLog (`cardinality="hll"`). "auto" leaves
+        the exchange to Spark where Spark combines rows before it, and chooses a policy for aggregates in Python that
+        can be evaluated in parts. The policy changes what a query costs, never its result. `explain()` shows it. On a
+        stream it is for `start()`: the fixed plan of `to_df()` cannot place keys.
         """
         stream, names = self.stream, []
         for key in keys:
@@ -87,23 +88,23 @@ class Windowed:
                 stream = stream.with_columns({name: column})
             elif not any(chosen.sameSemantics(source.select(c)) for c in (quoted(known), quoted(known).alias(name))):
                 raise InvalidArgumentError(
-                    f"the key {name!r} has the name of another column, which would be hidden from the aggregates",
-                    hint=f'give it a name of its own: .alias("{name}_key")',
+                    f"the key {name!r} has the name of another column: the aggregates could not use that column",
+                    hint=f'give it another name: .alias("{name}_key")',
                 )
             else:
                 name = known
             if name in (WINDOW, WINDOW_TIME) or (name == WINDOW_SPEC and len(self.panes.windows) > 1):
                 raise InvalidArgumentError(
-                    f"a key cannot be called {name!r}: the result has such a column already",
+                    f"a key cannot be called {name!r}: the result already has a column of that name",
                     hint=f'rename it: .by(F.col("{name}").alias("..."))',
                 )
             names.append(name)
         if len(set(names)) < len(names):
-            raise InvalidArgumentError(f"the same key twice in by({', '.join(names)})", hint="leave one out")
+            raise InvalidArgumentError(f"by({', '.join(names)}) has the same key twice", hint="leave one out")
         placed = key_partition(partition, choices, cardinality, workers, splitters)
         if placed.partitioning is not None and not names:
             raise InvalidArgumentError(
-                f"partition={partition!r} without a key: there is nothing to place", hint="name the key: by(...)"
+                f"partition={partition!r} without a key: there is nothing to place", hint="give the key: by(...)"
             )
         return replace(self, stream=stream, keys=tuple(names), partition=placed)
 
@@ -111,19 +112,19 @@ class Windowed:
     def agg(self, **aggregates: Aggregate) -> Aggregation:
         """Aggregate each window (and key): ``agg(trips=ab.count(), fare=ab.avg("fare"))``."""
         if not aggregates:
-            raise InvalidArgumentError("agg() without an aggregate", hint="write for example agg(rows=ab.count())")
+            raise InvalidArgumentError("agg() without an aggregate", hint="write, for example, agg(rows=ab.count())")
         for name, aggregate in aggregates.items():
             if not isinstance(aggregate, Aggregate):
                 raise InvalidArgumentError(
                     f"{name}={aggregate!r} is not an aggregate of Anabranch",
-                    hint='write for example ab.avg("fare"), not the function of pyspark.sql.functions',
+                    hint='write, for example, ab.avg("fare"), not the function of pyspark.sql.functions',
                 )
         taken = {name.lower() for name in (*self.keys, WINDOW, WINDOW_SPEC, WINDOW_TIME)}
         for name in aggregates:
-            # Spark's names are the same in upper and lower case.
+            # Spark's names do not distinguish upper and lower case.
             if name.lower() in taken:
                 raise InvalidArgumentError(
-                    f"an aggregate cannot be called {name!r}: the result has such a column already",
+                    f"an aggregate cannot be called {name!r}: the result already has a column of that name",
                     hint="choose another name",
                 )
             taken.add(name.lower())
@@ -147,7 +148,7 @@ class Windowed:
 
 @dataclass(frozen=True)
 class Aggregation(Startable):
-    """A windowed aggregate: ready to run, and itself a stream that further windows may be put over."""
+    """A windowed aggregate: ready to run, and itself a stream for further windows."""
 
     query: Query
     strategy: Strategy | None = None
@@ -166,15 +167,15 @@ class Aggregation(Startable):
         nodes: int | None = None,
         max_delay: Duration | None = None,
     ) -> Aggregation:
-        """Run by that strategy: "auto", "window", "batch" (of `batch` windows) or "pane" (over `nodes` in a ring).
+        """Run with this strategy: "auto", "window", "batch" (of `batch` windows) or "pane" (over `nodes` in a ring).
 
-        Panes are evaluated in batches too, of `batch` windows; unless given, the planner chooses. On a stream the
-        windows of a batch leave together, and `max_delay` bounds how long a complete one may wait for the others.
-        `start()` knows panes only; docs/options.md says what is used where.
+        Panes are evaluated in batches of `batch` windows too; by default the planner chooses. On a stream the windows
+        of a batch leave together, and `max_delay` bounds how long a complete one may wait for the others. `start()`
+        supports panes only; see docs/options.md.
         """
         delay = None if max_delay is None else micros(max_delay, "max_delay")
         if delay is not None and delay < 0:
-            raise InvalidArgumentError(f"max_delay of {describe(delay)}", hint="give zero or more")
+            raise InvalidArgumentError(f"max_delay is {describe(delay)}", hint="give zero or more")
         on_stream = self.stream is not None and bool(self.stream.parts)
         asked = asked_strategy(strategy, batch, nodes, on_stream=on_stream, keyed=bool(self.query.keys))
         if asked is not None and asked.kind == "pane" and batch is None and self.query.streaming:
@@ -185,16 +186,16 @@ class Aggregation(Startable):
     def assume(self, *, rows_per_pane: float) -> Aggregation:
         """Tell the planner how many rows a pane of a key has, on average."""
         if not isinstance(rows_per_pane, (int, float)) or not rows_per_pane > 0:
-            raise InvalidArgumentError(f"{rows_per_pane!r} rows per pane", hint="give a number above zero")
-        return replace(self, statistics=Statistics(rows_per_pane, "as told"))
+            raise InvalidArgumentError(f"rows_per_pane={rows_per_pane!r}", hint="give a number above zero")
+        return replace(self, statistics=Statistics(rows_per_pane, "given by assume()"))
 
     def sample(self, share: float = 0.01) -> Aggregation:
-        """Let the planner count that share of the panes; runs a small Spark job now."""
+        """Let the planner count this share of the panes; runs a small Spark job immediately."""
         return replace(self, statistics=measure(self.query, share))
 
     @property
     def metrics(self) -> str:
-        """The name under which Spark reports how many rows came and how many had no time (observed metrics)."""
+        """The name of the observed metrics in which Spark reports the rows read and the rows without a time."""
         return self.query.metrics
 
     @called_as(".to_df(), or .to_df(observation=Observation())")
@@ -202,24 +203,24 @@ class Aggregation(Startable):
         """The windows as a DataFrame: batch in, batch out; stream in, stream out.
 
         Columns: the keys, `window` (struct of start and end), with several windows `window_spec`, the aggregates. Rows
-        without a time are left out, counted as `null_time` in Spark's observed metrics (`metrics`, or your
-        `observation`), and kept: `bad_rows()` of the stream has them.
+        without a time are left out and counted as `null_time` in Spark's observed metrics (`metrics`, or your
+        `observation`); `bad_rows()` of the stream returns them.
         """
         self._check_planned()
         return self._build(self._choice(), observation)
 
     def explain(self) -> str:
-        """The strategy, its price, the prices of those not taken, and the Spark plan in short."""
+        """The strategy, its price, the prices of the others, and a summary of the Spark plan."""
         self._check_planned()
         choice = self._choice()
         return explain(self.query, choice, self._build(choice, None))
 
     @called_as(".order_by_window()")
     def order_by_window(self, k: int | None = 0) -> DataFrame:
-        """The windows in order: two results that leave out of order are at most k apart.
+        """The windows in order: two results that are out of order are at most k apart.
 
-        A sort gives k = 0, which keeps every other bound too; ``None`` takes them as they come. For bounded data: on a
-        stream ``start(..., qos=QoS(disorder=k))`` orders what is delivered.
+        Any k sorts, which gives k = 0; ``None`` does not sort. For bounded data only: on a stream,
+        ``start(..., qos=QoS(disorder=k))`` orders what is delivered.
         """
         if k is not None and (not isinstance(k, int) or k < 0):
             raise InvalidArgumentError(f"a disorder of k = {k!r}", hint="k is 0 or more, or None for any order")
@@ -238,7 +239,7 @@ class Aggregation(Startable):
         if query.counts_rows:
             raise InvalidWindowError(
                 "the results of count windows have positions, not times",
-                hint='aggregate a time too, at=ab.max("time"), and start anew: ab.stream(q.to_df(), time="at")',
+                hint='aggregate a time too, at=ab.max("time"), and make a new stream: ab.stream(q.to_df(), time="at")',
             )
         time = TimeColumn(WINDOW_TIME, query.time.kind)
         if self.stream is None or not self.stream.parts:
@@ -247,9 +248,9 @@ class Aggregation(Startable):
         try:
             self._check_planned()
             inner = streaming.build_inner(query, None, self.strategy)
-        except StreamingError as refusal:
+        except StreamingError as error:
             shape = _with_window_time(query.result_like(batch_plan.build), query)
-            return Stream(shape, time, (part,), refusal)
+            return Stream(shape, time, (part,), Refusal.of(error))
         event = F.window_time(OWN_WINDOW)
         columns = [
             *(quoted(k) for k in query.keys),
@@ -286,22 +287,20 @@ class Aggregation(Startable):
         groups = WINDOW_GROUPS if self.query.keys else 1
         return WindowNode(inputs, self.query, groups, self.batch, self._not_for_start())
 
-    def _not_for_start(self) -> InvalidArgumentError | None:
-        """What was asked for and only `to_df()` knows; told when it is started, for both have this node."""
+    def _not_for_start(self) -> Refusal | None:
+        """What only `to_df()` supports. Refused only when it is started, since both ways to run have this node."""
         if self.strategy is not None and self.strategy.kind != "pane":
-            return InvalidArgumentError(
-                f"the strategy {self.strategy.kind!r} under start(), which evaluates panes",
+            return Refusal(
+                f"start() evaluates panes and does not support the strategy {self.strategy.kind!r}",
                 hint='leave using(...) out, or write using("pane", batch=...) for windows that leave together',
             )
         if self.max_delay is not None:
-            return InvalidArgumentError(
-                f"max_delay={describe(self.max_delay)} under start(), where no window waits unless it is told to",
+            return Refusal(
+                f"start() does not support max_delay={describe(self.max_delay)}: its windows wait only in a batch",
                 hint="leave it out; start(..., qos=ab.QoS(max_latency=...)) lets a controller choose the batch",
             )
         if self.statistics is not UNKNOWN:
-            return InvalidArgumentError(
-                "assume(...) under start(), which counts rows while it runs and chooses by that", hint="leave it out"
-            )
+            return Refusal("start() does not support assume(...): it counts rows while it runs", hint="leave it out")
         return None
 
     def __repr__(self) -> str:
@@ -310,14 +309,14 @@ class Aggregation(Startable):
     def _emissions(self) -> tuple[tuple[Node, str], ...]:
         if self.stream is None or not self.stream.parts:
             raise StreamingError(
-                "start() runs a stream, and this is a bounded DataFrame",
+                "start() runs streams, and this is a bounded DataFrame",
                 hint="use to_df(), or read it as a stream: anabranch.replay(spark, path, time=...)",
             )
         return ((self.node, ONLY),)
 
     def _check_planned(self) -> None:
-        if self.stream is not None and self.stream.refusal is not None:
-            raise self.stream.refusal
+        if self.stream is not None:
+            self.stream._check_planned()
 
     def _choice(self) -> Choice:
         return choose(self.query, self.strategy, self.max_delay, self.statistics)
@@ -329,10 +328,10 @@ class Aggregation(Startable):
 
 
 def _counted(query: Query, parts: Sequence[Part]) -> WindowNode:
-    """Count windows as two operators: one numbers the rows in the order of time, one makes windows of positions."""
+    """Count windows as two operators: one numbers the rows in time order, one makes windows over positions."""
     _check_countable(query)
     fields = [field for field in query.source.schema if field.name != EVENT]
-    # Spark hands rows to Python by their columns' names, without quotes: odd names travel as plain ones.
+    # Spark passes rows to Python by column names, without quotes: columns with odd names are renamed for the trip.
     plain = {f.name: plain_name(i) if set(f.name) & set(".`") else f.name for i, f in enumerate(fields)}
     renamed = [quoted(name).alias(to) for name, to in plain.items()]
     back = [quoted(to).alias(name) for name, to in plain.items()]
@@ -353,24 +352,24 @@ def _counted(query: Query, parts: Sequence[Part]) -> WindowNode:
     numbered = Part(Output(positions, NUMBERED, time))
     if odd:
         numbered = numbered.then(lambda rows: rows.select(*back, POSITION, OPEN))
-    # Counted over all rows, windows of all keys are full at once: one group sees when.
+    # Counted over all rows, the windows of all keys fill up together: one group must see all rows.
     return WindowNode((Input(numbered, query.time),), query, WINDOW_GROUPS if keys else 1)
 
 
 def _check_countable(query: Query) -> None:
     if query.partition != AUTO_PARTITION:
         raise InvalidArgumentError(
-            "partition=, workers= or splitters= of by(...) for count windows over a stream: to be counted, the rows of "
-            "a key must be in one place",
+            "count windows over a stream do not support partition=, workers= or splitters= of by(...): to be counted, "
+            "the rows of a key must be in one place",
             hint="leave them out",
         )
     for key in query.keys:
         kind = query.source.schema[key].dataType
         if isinstance(kind, StringType) and not kind.isUTF8BinaryCollation():
             raise ColumnTypeError(
-                f"count windows over a stream by {key!r}, which has a collation: different strings would be counted as "
-                "different keys, though they are one",
-                hint=f'make a key without one, for example .by(F.lower("{key}").cast("string").alias("{key}_key"))',
+                f"count windows over a stream cannot use the key {key!r}, which has a collation: equal strings "
+                "would be counted as different keys",
+                hint=f'use a key without one, for example .by(F.lower("{key}").cast("string").alias("{key}_key"))',
             )
 
 

@@ -1,4 +1,4 @@
-"""`anabranch explain`: a query from the command line, explained."""
+"""`anabranch explain`: how a query given on the command line would run."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def explain_file(
         if file is None:
             path, by = write_sample_events(Path(folder)), list(keys or ["key"])
         elif not file.exists():
-            raise InvalidArgumentError(f"there is no file {file}", hint="name a Parquet file or folder")
+            raise InvalidArgumentError(f"there is no file {file}", hint="give a Parquet file or folder")
         else:
             path, by = file, list(keys or [])
         rows = local_session(app_name="anabranch explain").read.parquet(str(path))
@@ -65,7 +65,7 @@ def _name(text: str) -> str:
 def _parse(text: str) -> Aggregate:
     name, _, column = text.partition(":")
     if name not in _AGGREGATES:
-        raise InvalidArgumentError(f"there is no aggregate {name!r}", hint=f"take one of {', '.join(_AGGREGATES)}")
+        raise InvalidArgumentError(f"there is no aggregate {name!r}", hint=f"use one of {', '.join(_AGGREGATES)}")
     if not column and name != "count":
         raise InvalidArgumentError(f"{name} needs a column", hint=f'write "{name}:column"')
     return _AGGREGATES[name](column) if column else ab.count()

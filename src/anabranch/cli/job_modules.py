@@ -1,7 +1,7 @@
 """The modules that a job file imports, for workers on other machines.
 
-What the job file defines travels with its functions. What it imports must be found where the workers run: on this
-machine by PYTHONPATH; on a cluster that does not share the folder it is sent along, as an archive.
+What the job file defines is sent with its functions. What it imports must be found where the workers run: on this
+machine through PYTHONPATH; to a cluster that does not share the folder it is sent as an archive.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _SENT = (".py", ".zip", ".egg")
 
 
 def archive_of_neighbours(job: Path, folder: Path) -> Path | None:
-    """An archive, in `folder`, of the modules and packages beside a job file; None if there are none.
+    """An archive, in `folder`, of the modules and packages next to a job file; None if there are none.
 
-    Named by its content: Spark refuses a second file of the same name with other content.
+    Its name depends on its content: Spark refuses a second file with the same name and other content.
     """
     beside = job.resolve().parent
     files = sorted(_neighbours(job.resolve()))
@@ -37,18 +37,18 @@ def archive_of_neighbours(job: Path, folder: Path) -> Path | None:
 
 
 def py_files(given: Sequence[str]) -> list[Path]:
-    """The files of `--py-files`, which may have several in one, as with spark-submit."""
+    """The files of `--py-files`; one option may list several, as with spark-submit."""
     paths = [Path(part.strip()).expanduser() for each in given for part in each.split(",") if part.strip()]
     for path in paths:
         if not path.is_file():
-            raise JobError(f"--py-files: there is no file {path}", hint="name .py, .zip or .egg files")
+            raise JobError(f"--py-files: there is no file {path}", hint="give .py, .zip or .egg files")
         if path.suffix.lower() not in _SENT:
-            raise JobError(f"--py-files: workers cannot import from {path}", hint="name .py, .zip or .egg files")
+            raise JobError(f"--py-files: workers cannot import from {path}", hint="give .py, .zip or .egg files")
     return [path.resolve() for path in paths]
 
 
 def import_path(path: Path) -> str:
-    """What must be on `sys.path` to import from that file."""
+    """The entry of `sys.path` that is needed to import from that file."""
     return str(path.parent if path.suffix.lower() == ".py" else path)
 
 

@@ -1,10 +1,10 @@
-"""A running query in a terminal: one table that is drawn anew after each epoch, or one line per epoch.
+"""A running query in a terminal: a table that is redrawn after each epoch, or one line per epoch.
 
-`LiveView` is a listener, so it sees what Prometheus and the JSON lines see, and nothing else. In a terminal it draws
-with `rich.live`; where the output is a file or a pipe it writes a line per epoch, which `grep` and a log can use.
+`LiveView` is a listener, so it sees exactly what Prometheus and the JSON lines see. In a terminal it draws with
+`rich.live`; to a file or a pipe it writes one line per epoch, for `grep` and logs.
 
 Rates are in rows per second. A worker's bar is its load: busy seconds over the epoch's interval, full at 100 %; above
-that the worker ran several tasks at a time.
+that the worker ran several tasks at the same time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from anabranch.text import NO_VALUE, amount, moment, size
 
 _BARS = " ▁▂▃▄▅▆▇█"
 _SHOWN_WORKERS = 32
-"""Bars in one line; further workers are only counted."""
+"""bars in one line; further workers are only counted"""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Totals:
     late: int = 0
     bad: int = 0
     seconds: float = 0.0
-    """that the epochs took"""
+    """total duration of the epochs"""
     replayed: int = 0
 
     def after(self, epoch: EpochProgress) -> Totals:
@@ -59,7 +59,7 @@ class Totals:
 
 
 class LiveView:
-    """Shows each epoch of a query: give it to `start(listeners=...)`, and run the query inside `with view.shown():`."""
+    """Shows each epoch of a query: pass it to `start(listeners=...)`, and run the query inside `with view.shown():`."""
 
     def __init__(self, console: Console) -> None:
         self.totals = Totals()
@@ -70,21 +70,21 @@ class LiveView:
         self._live: Live | None = None
 
     def shown(self) -> AbstractContextManager[object]:
-        """While it lasts, the table is on the screen; nothing to enter where there is none."""
+        """A context in which the table is on the screen; it does nothing where there is no terminal."""
         if not self._console.is_terminal:
             return nullcontext()
         self._live = Live(self, console=self._console, refresh_per_second=4)
         return self._live
 
-    def say(self, note: str) -> None:
-        """A line for people, below the table or between the lines."""
+    def show_note(self, note: str) -> None:
+        """Show a line of text, below the table or between the lines."""
         with self._lock:
             self._note = note
         if self._live is None:
             self._console.print(note, highlight=False, markup=False, soft_wrap=True)
 
     def on_started(self, query: str, run: str) -> None:
-        self.say(f"query {query} runs; Ctrl-C stops it after the epoch that runs")
+        self.show_note(f"query {query} is running; Ctrl-C stops it after the present epoch")
 
     def on_progress(self, progress: EpochProgress) -> None:
         with self._lock:
@@ -94,7 +94,7 @@ class LiveView:
             self._console.print(plain_line(progress), highlight=False, markup=False, soft_wrap=True)
 
     def on_terminated(self, query: str, error: str | None) -> None:
-        self.say(f"query {query} {'ended' if error is None else 'failed'}")
+        self.show_note(f"query {query} {'ended' if error is None else 'failed'}")
 
     def __rich__(self) -> RenderableType:
         with self._lock:
@@ -173,6 +173,6 @@ def _loads(epoch: EpochProgress, operator: OperatorProgress) -> Text:
 
 
 def bars(loads: list[float]) -> str:
-    """A bar per worker, from empty at 0 to full at 100 % or more."""
+    """One bar per worker, from empty at 0 to full at 100 % or more."""
     top = len(_BARS) - 1
     return "".join(_BARS[min(top, max(0, round(load * top)))] for load in loads)

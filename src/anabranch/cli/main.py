@@ -25,7 +25,7 @@ app.add_typer(linear_road_app, name="linearroad")
 
 
 class LogLevel(StrEnum):
-    """Of Python's `logging`."""
+    """The levels of Python's `logging`."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -34,7 +34,7 @@ class LogLevel(StrEnum):
 
 
 def main() -> None:
-    """Entry point: errors of Anabranch are for people, and end without a traceback."""
+    """Entry point: Anabranch's own errors end with a message and a hint, without a traceback."""
     try:
         app()
     except AnabranchError as error:
@@ -51,7 +51,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and stop.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     pass
@@ -78,7 +78,7 @@ def demo(
 def run(
     job: Annotated[Path, typer.Argument(help="Python file with a function build(spark) that returns query.to(sink).")],
     master: Annotated[
-        str | None, typer.Option(help='Spark master, e.g. "spark://host:7077"; without one, a local Spark.')
+        str | None, typer.Option(help='Spark master, e.g. "spark://host:7077". Default: a local Spark.')
     ] = None,
     conf: Annotated[
         list[str] | None, typer.Option(help="Spark setting, e.g. spark.executor.memory=4g. May be given several times.")
@@ -88,30 +88,30 @@ def run(
         typer.Option(help=".py, .zip or .egg file for the workers. May be given several times, or with commas."),
     ] = None,
     checkpoint: Annotated[
-        str | None, typer.Option(help="Folder for offsets, decisions and state: the next run goes on from there.")
+        str | None, typer.Option(help="Folder for offsets, decisions and state. The next run continues from there.")
     ] = None,
-    live: Annotated[
-        str | None, typer.Option(help="Local folder for the live state, on the machines of the workers.")
-    ] = None,
+    live: Annotated[str | None, typer.Option(help="Local folder for the live state, on the workers' machines.")] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Partitions of the exchange; Spark's shuffle partitions unless given.")
+        int | None,
+        typer.Option(min=1, help="Tasks per operator. Default: as many as the cluster runs at once."),
     ] = None,
     trigger: Annotated[
-        str | None, typer.Option(help='"1 second", or "available-now": what is there, then end. Default: at once.')
+        str | None,
+        typer.Option(help='"1 second", or "available-now" to process what is there and end.'),
     ] = None,
     prometheus: Annotated[
         int | None,
-        typer.Option(min=0, max=65535, help="Serve /metrics and /health on this port; 0 takes a free one."),
+        typer.Option(min=0, max=65535, help="Serve /metrics and /health on this port; 0 picks a free one."),
     ] = None,
     prometheus_host: Annotated[
         str, typer.Option(help="Address to serve them on; 0.0.0.0 for all networks.")
     ] = "127.0.0.1",
     json_lines: Annotated[Path | None, typer.Option(help="Append one line of JSON per epoch to this file.")] = None,
-    log_level: Annotated[LogLevel, typer.Option(help="What the log shows.")] = LogLevel.INFO,
+    log_level: Annotated[LogLevel, typer.Option(help="Level of the log.")] = LogLevel.INFO,
 ) -> None:
-    """Run a query network in the epoch runtime, and watch it.
+    """Run a query in the epoch runtime, and show its progress.
 
-    Ctrl-C or SIGTERM stops it after the epoch that runs.
+    Ctrl-C or SIGTERM stops it after the present epoch.
 
     [dim]Example:[/] anabranch run examples/job.py --checkpoint ckpt
     """
@@ -126,9 +126,9 @@ def run(
 
 @app.command()
 def explain(
-    file: Annotated[Path | None, typer.Argument(help="Parquet file or folder; without one, generated events.")] = None,
+    file: Annotated[Path | None, typer.Argument(help="Parquet file or folder. Default: generated events.")] = None,
     time: Annotated[str, typer.Option(help="Column with the time of a row.")] = "t",
-    time_unit: Annotated[str | None, typer.Option(help="What a bigint of time counts: s, ms or us.")] = None,
+    time_unit: Annotated[str | None, typer.Option(help="Unit of a bigint time column: s, ms or us.")] = None,
     size: Annotated[
         list[str] | None, typer.Option(help='Window size, e.g. "30 min". May be given several times.')
     ] = None,
@@ -139,9 +139,9 @@ def explain(
     ] = None,
     strategy: Annotated[str, typer.Option(help="auto, window, batch or pane.")] = "auto",
     batch: Annotated[int | None, typer.Option(help="Windows per batch, for the batch strategy.")] = None,
-    sample: Annotated[float, typer.Option(help="Share of the panes to count first, e.g. 0.01.")] = 0.0,
+    sample: Annotated[float, typer.Option(help="Share of the panes to sample first, e.g. 0.01.")] = 0.0,
 ) -> None:
-    """Say how a windowed query would run, what it costs, and what the other strategies would cost.
+    """Show how a windowed query would run, its cost, and the cost of the other strategies.
 
     [dim]Example:[/] anabranch explain trips.parquet --time at --size "30 min" --slide "1 s" --by cell --agg avg:fare
     """
@@ -157,25 +157,28 @@ def explain(
 @app.command()
 def repair(
     checkpoint: Annotated[str, typer.Argument(help="The folder given to start(checkpoint=...).")],
-    store: Annotated[str | None, typer.Option(help="The folder given to start(store=...), if it was.")] = None,
+    store: Annotated[str | None, typer.Option(help="The folder given to start(store=...), if any.")] = None,
     watermark: Annotated[
-        str | None, typer.Option(help='Set a watermark that ran away back to this time, e.g. "2026-11-18T09:30". UTC.')
+        str | None, typer.Option(help='Set back a watermark that ran away, e.g. to "2026-11-18T09:30". UTC.')
     ] = None,
     to_last_complete: Annotated[
-        bool, typer.Option("--to-last-complete", help="Entries of the ledger are lost: go back to the last whole one.")
+        bool, typer.Option("--to-last-complete", help="Go back to the last complete epoch.")
     ] = False,
     void_decision: Annotated[
-        bool, typer.Option("--void-decision", help="Decide the epoch anew whose decision cannot be carried out.")
+        bool,
+        typer.Option("--void-decision", help="Void a decision that cannot be carried out."),
     ] = False,
     sinks_cleared: Annotated[
-        bool, typer.Option("--sinks-cleared", help="You have seen that no sink has results of the epochs to run anew.")
+        bool,
+        typer.Option("--sinks-cleared", help="Confirm that no sink has the epochs that run again."),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")] = False,
 ) -> None:
-    """Look at the checkpoint of a query that is not running, and set right what a restart cannot.
+    """Inspect the checkpoint of a query that is not running, and fix what a restart cannot.
 
-    Without an option it only says how the checkpoint stands. Files in the way are moved to the folder `repaired`, and
-    decisions are new entries of the ledger. Only what unfinished attempts at a voided epoch wrote is deleted.
+    Without an option it only shows the condition of the checkpoint. Files in the way are moved to the folder
+    `repaired`, and each repair is a new entry in the ledger. Only files of unfinished attempts at a voided epoch are
+    deleted.
 
     [dim]Example:[/] anabranch repair checkpoint/ --watermark 2026-11-18T09:30
     """
@@ -184,7 +187,7 @@ def repair(
     found = CheckpointRepair(checkpoint, store)
     console = Console(highlight=False, soft_wrap=True)
     if sum([watermark is not None, to_last_complete, void_decision]) > 1:
-        raise InvalidArgumentError("several repairs at once", hint="one after the other, and look in between")
+        raise InvalidArgumentError("only one repair at a time", hint="run them one by one")
     if to_last_complete:
         lines = found.to_last_complete(sinks_cleared=sinks_cleared, dry_run=dry_run)
     elif watermark is not None:

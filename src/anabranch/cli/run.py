@@ -1,10 +1,10 @@
-"""`anabranch run`: a job file, run until its data or somebody ends it.
+"""`anabranch run`: run a job file until its data ends or it is stopped.
 
-A job file is a Python file with a function `build(spark)` that returns deliveries: what `.to(sink)` returns, one or a
-list of them. The command makes the session, runs the file, shows the metrics and the log.
+A job file is a Python file with a function `build(spark)` that returns deliveries: one or a list of what `.to(sink)`
+returns. The command creates the session, runs the file, and shows the metrics and the log.
 
-The file is not a module that others can import: what it defines travels to the workers as a copy. Modules beside it are
-sent along to a cluster (`job_modules`), and further ones by `--py-files`.
+The file is not a module that can be imported: what it defines is sent to the workers as a copy. Modules next to it are
+sent to a cluster too (`job_modules`), and further ones with `--py-files`.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from anabranch.runtime.handle import EpochQuery, cause_of
 from anabranch.runtime.start import start
 
 MODULE = "anabranch_job"
-"""`__name__` of a job file while it runs; not `__main__`, so that a guarded part is left out."""
-_LOOK = 1.0
-"""Seconds between two looks whether somebody wants to stop."""
+"""`__name__` of a job file while it runs; not `__main__`, so that code guarded by it does not run"""
+_CHECK_EVERY = 1.0
+"""seconds between two checks for a signal to stop"""
 
 Build = Callable[[SparkSession], Delivery | Sequence[Delivery]]
 
@@ -61,7 +61,7 @@ def run_file(
     json_lines: Path | None = None,
     log_level: str = "info",
 ) -> None:
-    """Run a job file; returns when the query has ended or was stopped, and raises what made it fail."""
+    """Run a job file. Returns when the query has ended or was stopped; raises an error if it failed."""
     settings, sent = settings_of(conf), py_files(modules)
     sys.path[:0] = [import_path(path) for path in sent]
     build = load_job(file)
@@ -74,15 +74,15 @@ def run_file(
         if prometheus is not None:
             server = stack.enter_context(Prometheus(prometheus, host=prometheus_host))
             listeners.append(server)
-            view.say(f"metrics at {server.url}, health at {server.health_url}")
+            view.show_note(f"metrics at {server.url}, health at {server.health_url}")
         if checkpoint is None:
             checkpoint = stack.enter_context(tempfile.TemporaryDirectory(prefix="anabranch-run-"))
-            view.say("no --checkpoint: a restart will begin from the beginning")
+            view.show_note("no --checkpoint: a restart begins from the start of the data")
         spark = spark_session(master, config=settings, app_name=f"anabranch run {file.name}")
         if not is_local(master):
             archive = archive_of_neighbours(file, Path(stack.enter_context(tempfile.TemporaryDirectory())))
             sent += [] if archive is None else [archive]
-        # Before anything is built: a function takes along the list of files as it is when it is made.
+        # Before the job is built: a function keeps the list of files that exists when it is created.
         spark.addArtifacts(*map(str, sent), pyfile=True)
         deliveries = deliveries_of(file, build, spark)
         with asked_to_stop() as asked, view.shown():
@@ -105,7 +105,7 @@ def settings_of(conf: Sequence[str]) -> Mapping[str, str]:
 
 @contextmanager
 def logged(console: Console, level: str) -> Iterator[None]:
-    """While it lasts the log is shown: above the table in a terminal, else on stderr, with times in UTC."""
+    """A context in which the log is shown: above the table in a terminal, otherwise on stderr with times in UTC."""
     handler: logging.Handler
     if console.is_terminal:
         handler = RichHandler(console=console, show_path=False, log_time_format="%H:%M:%S")
@@ -128,45 +128,45 @@ def logged(console: Console, level: str) -> Iterator[None]:
 def load_job(file: Path) -> Build:
     """The function `build` of a job file, after the file itself has run."""
     if not file.is_file():
-        raise JobError(f"there is no file {file}", hint="name a Python file that defines build(spark)")
+        raise JobError(f"there is no file {file}", hint="give a Python file that defines build(spark)")
     folder = str(file.resolve().parent)
-    # As for a script: what lies beside the file can be imported, here and in workers of this machine.
+    # As for a script: modules next to the file can be imported, here and in workers on this machine.
     sys.path.insert(0, folder)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
     spec = importlib.util.spec_from_file_location(MODULE, file)
     if spec is None or spec.loader is None:
         raise JobError(f"{file} is not a Python file", hint="give it a name that ends in .py")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[MODULE] = module  # dataclasses look for it there while the file runs
+    sys.modules[MODULE] = module  # dataclasses look it up there while the file runs
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except Exception as error:  # a user's file may raise anything
         raise _failed(file, "the job file", error) from error
     finally:
-        # Workers cannot import it: with no module of that name, its functions and classes are sent as they are.
+        # Workers cannot import it: without a module of that name, its functions and classes are sent by value.
         del sys.modules[MODULE]
     build = getattr(module, "build", None)
     if not callable(build):
         raise JobError(
-            f"{file} has no function build(spark), so there is nothing to run",
+            f"{file} has no function build(spark): there is nothing to run",
             hint="write: def build(spark): return query.to(ab.FileSink('results/'))",
         )
     return build  # type: ignore[no-any-return]
 
 
 def deliveries_of(file: Path, build: Build, spark: SparkSession) -> tuple[Delivery, ...]:
-    """What `build` returns, checked."""
+    """What `build` returned, checked."""
     try:
         built: Any = build(spark)
     except AnabranchError:
         raise
-    except Exception as error:
+    except Exception as error:  # a user's function may raise anything
         raise _failed(file, "build(spark)", error) from error
     found = tuple(built) if isinstance(built, list | tuple) else (built,)
     if not found or not all(isinstance(each, Delivery) for each in found):
         raise JobError(
-            f"build(spark) of {file} returned {built!r}, which says of no result where it goes",
-            hint="return query.to(sink), or a list of these",
+            f"build(spark) of {file} returned {built!r}, not results with a sink",
+            hint="return query.to(sink), or a list of them",
         )
     return found
 
@@ -178,20 +178,20 @@ def _failed(file: Path, what: str, error: Exception) -> JobError:
     where = f" at line {lines[-1]}" if lines else ""
     return JobError(
         f"{what} of {file} failed{where}: {type(error).__name__}: {error}",
-        hint="fix it and run again; the checkpoint is as it was",
+        hint="fix it and run it again; the checkpoint has not changed",
     )
 
 
 def _wait(query: EpochQuery, view: LiveView, asked: Callable[[], bool]) -> None:
-    """Until the query ends, or Ctrl-C (or SIGTERM) asks for it; then after the epoch that runs."""
+    """Wait until the query ends; on Ctrl-C or SIGTERM, stop it after the present epoch."""
     try:
-        while not query.awaitTermination(_LOOK):
+        while not query.awaitTermination(_CHECK_EVERY):
             if asked():
-                view.say("stopping after the epoch that runs; Ctrl-C again stops at once")
+                view.show_note("stopping after the present epoch; press Ctrl-C again to stop at once")
                 query.stop()
                 return
     except StreamingQueryException as error:
         raise JobError(
             f"the query failed: {cause_of(error)}",
-            hint="fix the cause and run again with the same --checkpoint: no result is lost or comes twice",
+            hint="fix the cause and run it again with the same --checkpoint: no result is lost or delivered twice",
         ) from error

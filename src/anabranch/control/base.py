@@ -45,7 +45,7 @@ class Controller(Protocol):
 
         class Halve:
             name = "halve"
-            operator = "traffic"
+            operator = "window-1"
             settings = ("batch",)
 
             def decide(self, history, current):
@@ -77,7 +77,7 @@ class Controller(Protocol):
         """The new values of its settings, and `why:<setting>` with a reason for each that changed.
 
         `history`: the epochs so far, oldest first. `current`: all settings of the operator in force. A setting that is
-        left out stays as it is. Values must be what JSON can hold, since the checkpoint records them.
+        left out does not change. Values must be plain JSON, since the checkpoint records them.
         """
         ...
 

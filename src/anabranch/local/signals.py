@@ -1,9 +1,8 @@
-"""SIGINT and SIGTERM for a driver: it ends after the epoch that runs, also when the signal goes to all processes.
+"""SIGINT and SIGTERM for a driver: it ends after the present epoch, even if the signal goes to all processes.
 
-A terminal sends Ctrl-C to the whole process group, and so do service managers with SIGTERM. Spark's Java would end at
-once, in the middle of an epoch. PySpark lets it ignore SIGINT; `shielded_children` does the same for SIGTERM. Java
-still ends with its driver, whatever ends that: its standard input closes. Python workers have a process group of their
-own.
+A terminal sends Ctrl-C to the whole process group, and service managers do so with SIGTERM. Spark's Java would end at
+once, in the middle of an epoch. PySpark makes it ignore SIGINT; `shielded_children` does the same for SIGTERM. Java
+still ends with its driver in any case, because its standard input closes. Python workers have their own process group.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ _shielding = False
 
 @contextmanager
 def shielded_children() -> Iterator[None]:
-    """Python processes forked in here, and what they execute, ignore SIGTERM.
+    """Processes forked inside this context, and the programs they execute, ignore SIGTERM.
 
-    That a signal is ignored is inherited by a program that is executed; a handler is not. PySpark starts Java by such a
-    fork. To ignore the signal in this process for a moment would lose one that comes in that moment.
+    An executed program inherits ignored signals, but not handlers. PySpark starts Java by such a fork. Ignoring the
+    signal in this process for a moment instead would lose one that arrives in that moment.
     """
     global _shielding
     _shielding = True
@@ -38,24 +37,25 @@ def _in_child() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-if hasattr(os, "register_at_fork"):  # not on Windows, which has no such signals to shield from
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no such signals
     os.register_at_fork(after_in_child=_in_child)
 
 
 @contextmanager
 def asked_to_stop() -> Iterator[Callable[[], bool]]:
-    """Whether SIGINT or SIGTERM came. PySpark's own handler would cancel the epoch that runs; a second signal does."""
+    """A function that tells whether SIGINT or SIGTERM came. A second signal gets PySpark's own handler, which cancels
+    the present epoch."""
     asked = False
     before: dict[signal.Signals, Any] = {}
 
-    def note(number: int, frame: FrameType | None) -> None:
+    def remember(number: int, frame: FrameType | None) -> None:
         nonlocal asked
         asked = True
         for each, handler in before.items():
             signal.signal(each, handler)
 
     for each in (signal.SIGINT, signal.SIGTERM):
-        before[each] = signal.signal(each, note)
+        before[each] = signal.signal(each, remember)
     try:
         yield lambda: asked
     finally:

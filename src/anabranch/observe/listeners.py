@@ -1,6 +1,6 @@
 """Listeners: callbacks that report what a query does, and a file of JSON lines.
 
-A **listener** is told when a query starts, the progress of each epoch, and when the query ends, like Spark's
+A **listener** is called when a query starts, after each epoch with its progress, and when the query ends, like Spark's
 `StreamingQueryListener`. It is called on the driver between two epochs, so it should return quickly. Exceptions that it
 raises are logged and ignored (`notify`): a full disk under a metrics file must not stop a stream. A listener with a
 method `attach` first receives the query itself (`Attachable`), so that it can ask for its name and its health.

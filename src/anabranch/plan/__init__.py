@@ -1,1 +1,1 @@
-"""Cost models, strategy choice, the rewrite into Spark operators, explain."""
+"""Spark plans: cost models, the choice of a strategy, the rewrite into Spark's operators, explain."""

@@ -1,4 +1,4 @@
-"""Plans for bounded DataFrames: each strategy as one rewrite into Spark's own operators."""
+"""Plans for bounded DataFrames: each strategy as a rewrite into Spark's own operators."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from anabranch.windows import Batches, Ring, Window, ring_node
 from anabranch.windows.ids import batch_window, first_window, last_window, pane_of
 
 BATCH_PANES = (256, 65_536)
-"""Panes that a batch should have: enough that a group is worth its overhead, few enough that it is no burden."""
+"""least and most panes of a batch: enough to be worth the overhead of a group, few enough for its memory"""
 
 NODES = 16
-"""Size of the ring, unless the session has fewer shuffle partitions or the user says otherwise."""
+"""default size of the ring, unless the session has fewer shuffle partitions"""
 
 
 def build(
@@ -42,12 +42,12 @@ def build(
 
 
 def tumbling(query: Query) -> bool:
-    """Whether nothing overlaps: then a pane is a window, and all strategies are one group-by."""
+    """Whether windows do not overlap: then a pane is a window, and all strategies are the same group-by."""
     return all(w.tumbling for w in query.panes.windows) and query.single
 
 
 def _on_axis(query: Query, observation: Observation | None) -> DataFrame:
-    """The rows with their place on the axis. Rows without a time are counted, and left out."""
+    """The rows with their position on the axis. Rows without a time are counted and left out."""
     micros = query.time.micros()
     known = observe(query, query.source, observation).where(micros.isNotNull())
     if query.counts_rows:
@@ -56,7 +56,7 @@ def _on_axis(query: Query, observation: Observation | None) -> DataFrame:
 
 
 def observe(query: Query, source: DataFrame, observation: Observation | None) -> DataFrame:
-    """Count the rows, and those without a time, while they pass."""
+    """Count all rows and those without a time, as observed metrics."""
     null_time = F.count_if(query.time.column.isNull()).alias("null_time")
     return source.observe(observation or query.metrics, F.count(F.lit(1)).alias("rows"), null_time)
 
@@ -73,13 +73,13 @@ def _collected(panes: DataFrame, query: Query, strategy: Strategy, batches: Batc
     window = batches.as_window()
     first = first_window(F.col(PANE), window, floordiv)
     if query.counts_rows:
-        first = F.greatest(first, F.lit(0))  # Count windows start with the first row; there is none before it.
+        first = F.greatest(first, F.lit(0))  # Count windows start with the first row; there are none before it.
     batch = F.explode(F.sequence(first, last_window(F.col(PANE), window, floordiv))).alias(BATCH)
     copies = panes.select(*keys_of(query), batch, pane_struct(query, F.col(PANE)).alias(PANES))
     gathered = F.collect_list(PANES).alias(PANES)
     if query.keys:
         return copies.groupBy(*keys_of(query), BATCH).agg(gathered)
-    # Without a key, batches go round the ring: node i gets its own panes and what it shares with one neighbour.
+    # Without a key, batches go around the ring: node i gets its own panes and those it shares with one neighbour.
     nodes = ring_nodes(query, strategy)
     node = ring_node(F.col(BATCH), nodes, floordiv).cast("int")
     ringed = copies.withColumn(NODE, node).repartitionById(nodes, NODE)
@@ -87,14 +87,14 @@ def _collected(panes: DataFrame, query: Query, strategy: Strategy, batches: Batc
 
 
 def layout(query: Query, strategy: Strategy) -> Batches:
-    """How many panes' worth of windows are evaluated together."""
+    """The batches: how many windows are evaluated together."""
     windows = query.panes.in_panes()
     longest = max(windows, key=lambda w: w.size)
     if strategy.kind != "pane" or strategy.batch > 1:
         return Batches.over(windows, strategy.batch * longest.slide)
     least, most = BATCH_PANES
     if query.keys:
-        # Keys give work to all workers: long batches, so that few panes are copied to two of them.
+        # Keys give work to all workers. So batches are long, and few panes are copied to two workers.
         wanted = max(longest.size, min(4 * longest.size, most), least)
     else:
         wanted = max(Ring(longest.size, longest.slide, 1).panes_from_split, least)
@@ -109,7 +109,7 @@ def ring_nodes(query: Query, strategy: Strategy) -> int:
 
 
 def _by_rows(query: Query, source: DataFrame, strategy: Strategy) -> DataFrame:
-    """Window and batch partitioning: rows are copied, and each window takes its rows."""
+    """Window and batch partitioning: rows are copied, and each window aggregates its own."""
     parts = [_windows_of(query, source, i, window, strategy) for i, window in enumerate(query.panes.windows)]
     windows = parts[0]
     for part in parts[1:]:
@@ -135,7 +135,7 @@ def _windows_of(query: Query, source: DataFrame, spec: int, window: Window, stra
 
 
 def _batch_copies(query: Query, source: DataFrame, window: Window, batch: int) -> DataFrame:
-    """The split of batch partitioning: a row goes to each of its batches once, and only there into its windows."""
+    """The split of batch partitioning: a row is sent to each of its batches once, and copied to its windows there."""
     split = source.withColumn(BATCH, _ids(query, batch_window(window, batch)))
     placed = split.repartition(*keys_of(query), BATCH)
     first = F.greatest(_first(query, window), F.col(BATCH) * batch)
@@ -144,11 +144,11 @@ def _batch_copies(query: Query, source: DataFrame, window: Window, batch: int) -
 
 
 def _ids(query: Query, window: Window) -> Column:
-    """A copy of the row for every window that it is in."""
+    """A copy of the row for each of its windows."""
     return F.explode(F.sequence(_first(query, window), last_window(F.col(AXIS), window, floordiv)))
 
 
 def _first(query: Query, window: Window) -> Column:
     first = first_window(F.col(AXIS), window, floordiv)
-    # Count windows start with the first row; there is none before it.
+    # Count windows start with the first row; there are none before it.
     return F.greatest(first, F.lit(0)) if query.counts_rows else first

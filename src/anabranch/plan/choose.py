@@ -1,4 +1,4 @@
-"""Which strategy: `auto` takes the cheapest that can run; a strategy that was asked for is checked."""
+"""Choosing a strategy: `auto` takes the cheapest that can run; one that the user asked for is checked."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from anabranch.errors import InvalidArgumentError, StrategyError, StreamingError
 from anabranch.names import PANE
 from anabranch.plan import batch as batch_plan
 from anabranch.plan import streaming
-from anabranch.plan.placement import goes_by_keys, sampled_keys
+from anabranch.plan.placement import needs_key_sample, sampled_keys
 from anabranch.plan.prices import Price, Statistics, price
 from anabranch.query.strategy import Strategy
 from anabranch.query.windowed import Query
@@ -19,15 +19,15 @@ from anabranch.windows import describe
 from anabranch.windows.ids import pane_of
 
 CANDIDATE_BATCHES = (2, 10, 50)
-"""The batch sizes that are priced beside the one that the planner would take."""
+"""batch sizes that are priced in addition to the planner's default"""
 
-REPLICATION = 1.25
-"""Copies of a row at which a larger batch is no longer worth its delay."""
+ENOUGH_REPLICATION = 1.25
+"""copies of a row at which a larger batch is no longer worth its delay"""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The strategy taken, and the prices of all."""
+    """The chosen strategy, and the prices of all."""
 
     taken: Strategy
     prices: tuple[Price, ...]
@@ -56,9 +56,9 @@ def choose(query: Query, asked: Strategy | None, max_delay: int | None, statisti
 
 
 def measure(query: Query, share: float) -> Statistics:
-    """Count rows per (key, pane) in a share of the panes: whole panes, so that the ratio is not diluted."""
+    """Count rows per (key, pane) in a share of the panes. Panes are sampled whole, so that the ratio is right."""
     if not isinstance(share, (int, float)) or not 0.0 < share <= 1.0:
-        raise InvalidArgumentError(f"a sample of {share!r}", hint="take a share above 0 and up to 1, for example 0.01")
+        raise InvalidArgumentError(f"a sample of {share!r}", hint="give a share above 0 and up to 1, for example 0.01")
     if query.streaming:
         raise StreamingError("a stream cannot be sampled before it runs", hint="leave sample out")
     if query.counts_rows:
@@ -70,20 +70,20 @@ def measure(query: Query, share: float) -> Statistics:
     sampled = timed.where(F.pmod(F.xxhash64(PANE), F.lit(parts)) == 0)
     counts = sampled.groupBy(*keys, PANE).count().agg(F.avg("count"), F.sum("count")).first()
     if counts is None or counts[0] is None:
-        return Statistics(source=f"a sample of {share:.2%} of the panes held no row")
-    seen, heaviest = sampled_keys(query, parts) if goes_by_keys(query) else (None, ())
+        return Statistics(source=f"a sample of {share:.2%} of the panes had no rows")
+    seen, heaviest = sampled_keys(query, parts) if needs_key_sample(query) else (None, ())
     return Statistics(float(counts[0]), f"a sample of {share:.2%} of the panes, {counts[1]:,} rows", seen, heaviest)
 
 
 def default_batch(query: Query, max_delay: int | None) -> int:
     """B for batch partitioning and for streams.
 
-    As large as the delay allows on a stream (a tenth of the longest window unless told); on a bounded DataFrame as
-    large as it takes to bring the copies down to REPLICATION.
+    On a stream, as large as the delay allows (by default a tenth of the longest window); on a bounded DataFrame, as
+    large as needed to bring the copies of a row down to `ENOUGH_REPLICATION`.
     """
     longest = max(query.panes.windows, key=lambda w: w.size)
     if not query.streaming:
-        return max(1, round((longest.overlap - 1) / (REPLICATION - 1)))
+        return max(1, round((longest.overlap - 1) / (ENOUGH_REPLICATION - 1)))
     delay = longest.size // 10 if max_delay is None else max_delay
     most = 1 + delay // max(w.slide for w in query.panes.windows)
     return next((b for b in range(most, 1, -1) if delay_of(query, Strategy("pane", b)) <= delay), 1)
@@ -108,7 +108,7 @@ def _priced(query: Query, strategy: Strategy, max_delay: int | None, statistics:
         layout = streaming.layout(query, strategy)
     else:
         layout = batch_plan.layout(query, strategy)
-    # On a stream, batches are batches of panes, whoever could take rows.
+    # On a stream, batches are batches of panes, even where Spark could aggregate rows.
     native = streaming.direct(query, strategy) if query.streaming else query.native
     copied = layout.replication
     return price(strategy, query.panes, statistics, pane_replication=copied, native=native, python=query.python)
@@ -117,11 +117,11 @@ def _priced(query: Query, strategy: Strategy, max_delay: int | None, statistics:
 def _way_out(query: Query, max_delay: int | None) -> str:
     if query.streaming and max_delay is not None:
         return "allow a longer max_delay, or write one query per window length"
-    return 'take "auto", "batch" or "window", or give the aggregate a merge function'
+    return 'use "auto", "batch" or "window", or give the aggregate a merge function'
 
 
 def delay_of(query: Query, strategy: Strategy) -> int:
-    """How long a complete window may wait for the others of its batch, on a stream; with one window B-1 slides."""
+    """How long a complete window may wait for the others of its batch on a stream: with one window, B-1 slides."""
     if streaming.direct(query, strategy):
         return 0
     batches = streaming.layout(query, strategy)

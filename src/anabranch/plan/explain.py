@@ -1,4 +1,4 @@
-"""Why a plan was chosen, in words and numbers."""
+"""Why a plan was chosen, as text."""
 
 from __future__ import annotations
 

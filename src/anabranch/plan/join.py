@@ -1,18 +1,18 @@
-"""Plans of windowed joins.
+"""Plans for windowed joins.
 
-Bounded DataFrames. An equi-join on the keys alone would compare every two rows of a key, whatever their times: the
-square of a heavy key's rows. So time is cut into buckets of some W1 + W2, and rows meet by (keys, bucket):
+**Bounded DataFrames.** An equi-join on the keys alone would compare every two rows of a key, whatever their times: the
+square of a heavy key's rows. So time is divided into buckets of about W1 + W2, and rows are joined by (keys, bucket):
 
     bucket      |     0     |     1     |     2     |
-    single           a ─────────────────────────────────  in the one bucket of its time
-    copied                 b ▶ 0 and 1                     in each bucket that a partner of it may be in
+    single           a ─────────────────────────────────  in the bucket of its time
+    copied                 b ▶ 0 and 1                     in each bucket that may have a partner
 
-The right stream is copied. A left row is in one bucket with all its partners, so Spark's own left outer join is the
-left outer join; a right outer join copies the left stream instead. A full join is the left outer one, and the right
-rows that have no partner. More streams are joined one by one: results so far go by their latest time.
+The right stream is copied. A left row is in one bucket with all its partners, so a left outer join is Spark's own; a
+right outer join copies the left stream instead. A full join is the left outer one, plus the unmatched right rows. More
+streams are joined one by one: the time of a partial result is its latest time.
 
-Streaming DataFrames: Spark's own stream-stream join, with the condition on the times from which Spark knows how long to
-keep a row.
+**Streaming DataFrames.** Spark's own stream-stream join; from the condition on the times Spark derives how long to keep
+a row.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
     from anabranch.query.join import Join, JoinPredicate
 
 BUCKET_WINDOWS = 2
-"""Width of a bucket, in W1 + W2."""
+"""width of a bucket, as a multiple of W1 + W2"""
 
 
 def build(join: Join) -> DataFrame:
     """The DataFrame of the join's results."""
     if join.predicate is not None and join.how != "inner":
         raise StreamingError(
-            f"a {join.how} join with a function as where: Spark would not know which rows have no partner",
+            f"to_df() does not support a function as `where` of a {join.how} join: Spark could not find unmatched rows",
             hint="write it as a Column or SQL text, or run it with start() over streams",
         )
     results = _streaming(join) if join.streaming else _bounded(join)
@@ -57,13 +57,13 @@ def build(join: Join) -> DataFrame:
 
 
 def bucket_width(join: Join, port: int = 1) -> int:
-    """The buckets in which stream `port` meets those before it, in microseconds."""
+    """The width of the buckets in which stream `port` is joined with those before it, in microseconds."""
     return max(1, BUCKET_WINDOWS * (min(join.within[:port]) + join.within[port]))
 
 
 @dataclass(frozen=True)
 class Satisfied:
-    """The rows for which a function of the user holds, batch by batch."""
+    """Keeps the rows for which a user's function holds, batch by batch."""
 
     predicate: JoinPredicate
 
@@ -95,7 +95,7 @@ def _bounded(join: Join) -> DataFrame:
 
 
 def _right_only(join: Join) -> DataFrame:
-    """The rows of the right stream that have no partner, as results."""
+    """The unmatched rows of the right stream, as results."""
     right = _single(_rows(join, 1), join, _time(1), 1)
     copies = _copied(_rows(join, 0), join, _time(0), 1, join.within[1], join.within[0])
     alone = right.join(copies, _matches(join), "left_anti")
@@ -105,7 +105,7 @@ def _right_only(join: Join) -> DataFrame:
 
 
 def _rows(join: Join, port: int) -> DataFrame:
-    """The rows of a stream that have a time, by their names in the result, with their time in microseconds."""
+    """The rows of a stream that have a time, with the column names of the result and the time in microseconds."""
     time = join.times[port]
     columns = [*_side(join, port), time.micros().alias(join_time_name(port))]
     return join.sources[port].where(time.column.isNotNull()).select(*columns)
@@ -117,7 +117,7 @@ def _single(rows: DataFrame, join: Join, time: Column, port: int) -> DataFrame:
 
 
 def _copied(rows: DataFrame, join: Join, time: Column, port: int, before: int, after: int) -> DataFrame:
-    """Each row in all buckets with times of partners, from `before` its time until `after` it: two at most."""
+    """Each row in all buckets that may have partners, from `before` its time until `after` it: two at most."""
     width = bucket_width(join, port)
     first, last = floordiv(time - before, width), floordiv(time + after, width)
     buckets = F.when(first == last, F.array(first)).otherwise(F.array(first, last))
@@ -125,7 +125,7 @@ def _copied(rows: DataFrame, join: Join, time: Column, port: int, before: int, a
 
 
 def _matches(join: Join, port: int = 1) -> Column:
-    """Whether a row of stream `port` goes with the results so far."""
+    """Whether a row of stream `port` matches a partial result."""
     met = [F.col(join_bucket_name(port)) == F.col(join_copy_name(port)), *_equal_keys(join, port)]
     near = [
         (_time(port) >= _time(other) - join.within[port]) & (_time(port) <= _time(other) + join.within[other])
@@ -145,7 +145,7 @@ def _streaming(join: Join) -> DataFrame:
     joined = _events(join, 0)
     for port in range(1, len(join.sources)):
         if port > 1:
-            # Spark takes one column with a watermark for each side of a join: that of the first stream.
+            # Spark accepts one column with a watermark on each side of a join: that of the first stream.
             plain = F.timestamp_micros(F.unix_micros(quoted(_event_name(join, port - 1))))
             joined = joined.withColumn(_event_name(join, port - 1), plain)
         joined = joined.join(_events(join, port), _meets(join, port), join.how)
@@ -153,7 +153,7 @@ def _streaming(join: Join) -> DataFrame:
 
 
 def _events(join: Join, port: int) -> DataFrame:
-    """The rows of a stream that have a time, with the column of Spark's watermark under a name of its own."""
+    """The rows of a stream that have a time, with Spark's watermark column under a unique name."""
     time = join.times[port]
     event = [] if time.is_event else [time.event.alias(_event_name(join, port))]
     return join.sources[port].where(time.column.isNotNull()).select(*_side(join, port), *event)
@@ -182,13 +182,13 @@ def _interval(duration: int) -> Column:
 
 
 def _side(join: Join, port: int) -> list[Column]:
-    """The keys, and the other columns by their names in the result."""
+    """The keys, and the other columns under their names in the result."""
     keys = [quoted(key).alias(_key(port, i, key)) for i, key in enumerate(join.on)]
     return [*keys, *(quoted(name).alias(to) for name, to in join.columns[port])]
 
 
 def _key(port: int, number: int, name: str = "") -> str:
-    """The first stream's keys have their names, for `where`."""
+    """The first stream's keys keep their names, for `where`."""
     return name if port == 0 else join_key_name(port, number)
 
 
@@ -212,7 +212,7 @@ def _results(joined: DataFrame, join: Join) -> DataFrame:
     return joined.select(*keys, *(quoted(name) for columns in join.columns for _, name in columns))
 
 
-# --- in words -------------------------------------------------------------------------------------------------------
+# --- as text --------------------------------------------------------------------------------------------------------
 
 
 def explain(join: Join, results: DataFrame) -> str:

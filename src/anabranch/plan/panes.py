@@ -2,7 +2,7 @@
 
     rows ──▶ panes ──▶ batches of panes ──▶ runs of windows ──▶ windows
          group by   copies at the edges   kernel, in Python    repeated and
-         in Spark   only, in Spark        (operators.sliding)  lowered in Spark
+         in Spark   only, in Spark        (batch_windows)      lowered in Spark
 
 Only pane states enter Python, and only runs leave it.
 """
@@ -37,7 +37,7 @@ def state_names(query: Query) -> list[str]:
 def window_settings(
     query: Query, folds: Sequence[Fold], keys: Sequence[StructField], panes: StructType
 ) -> tuple[WindowSettings, StructType]:
-    """What a worker needs to make windows of panes (`keys` as they travel, `panes` has the states), and its runs."""
+    """What a worker needs to make windows from panes, and the columns of its runs. `panes` has the states."""
     runs = runs_schema(keys, panes, query)
     specs = query.panes
     names = tuple(field.name for field in keys)
@@ -45,7 +45,7 @@ def window_settings(
 
 
 def lifts(query: Query) -> list[Column]:
-    """The aggregate Columns of the pane-level query: the rows, and every state."""
+    """The aggregate Columns of the pane-level query: the number of rows, and every state."""
     states = zip(query.states, state_names(query), strict=True)
     return [F.count(F.lit(1)).alias(ROWS), *(state.lift.alias(name) for state, name in states)]
 
@@ -64,8 +64,8 @@ def keys_of(query: Query) -> list[Column]:
 
 
 def evaluate(collected: DataFrame, query: Query, batches: Batches) -> DataFrame:
-    """From batches (keys, BATCH, PANES) to the windows that were asked for."""
-    # `mapInArrow` looks columns up by name without quotes, so keys with a dot in their name travel under another one.
+    """The windows of the query, from batches (keys, BATCH, PANES)."""
+    # `mapInArrow` looks up columns by name without quotes, so keys are renamed: a name may contain a dot.
     plain = [key_name(i) for i in range(len(query.keys))]
     renamed = collected.toDF(*plain, BATCH, PANES)
     panes = renamed.schema[PANES].dataType
@@ -79,13 +79,13 @@ def evaluate(collected: DataFrame, query: Query, batches: Batches) -> DataFrame:
 
 
 def windows_of_runs(runs: DataFrame, query: Query) -> DataFrame:
-    """Repeat each run once per window, and lower the states."""
+    """Repeat each run once per window, and compute the aggregates from the states."""
     exploded, results = run_columns(query)
     return only_complete(runs.select(*exploded), query).select(*results)
 
 
 def run_columns(query: Query, *, also: Sequence[str] = ()) -> tuple[list[Column], list[Column]]:
-    """The two selections that make windows of runs; columns `also` stay, with rows that have nothing else."""
+    """The two selections that make windows from runs; with `also`, these columns and rows without a run are kept."""
     # The outer form keeps rows without a run.
     explode = F.explode_outer if also else F.explode
     kept, states = [F.col(name) for name in also], [F.col(name) for name in state_names(query)]
@@ -97,7 +97,7 @@ def run_columns(query: Query, *, also: Sequence[str] = ()) -> tuple[list[Column]
 
 
 def only_complete(windows: DataFrame, query: Query) -> DataFrame:
-    """Without the count windows that are not full: one that its closer has not reached has no answer, as in a stream.
+    """Remove count windows that are not full: as in a stream, they have no result.
 
     `windows` has the columns SPEC, FIRST (the window id) and ROWS.
     """
@@ -125,7 +125,7 @@ def result_columns(query: Query) -> list[Column]:
 
 
 def by_spec(query: Query, value: Callable[[Window], Column]) -> Column:
-    """The value for the window specification in SPEC; with one specification there is nothing to choose."""
+    """The value for the window specification in SPEC."""
     values = [value(w) for w in query.panes.windows]
     chosen = values[-1]
     for i in range(len(values) - 2, -1, -1):
@@ -134,12 +134,12 @@ def by_spec(query: Query, value: Callable[[Window], Column]) -> Column:
 
 
 def pane_struct(query: Query, pane: Column) -> Column:
-    """One pane as the operator wants it: id, rows, states."""
+    """One pane in the form of the operator: id, rows, states."""
     return F.struct(pane.alias(PANE), ROWS, *state_names(query))
 
 
 def runs_schema(keys: Sequence[StructField], panes: StructType, query: Query) -> StructType:
-    """The columns of runs: the keys, which windows, how many rows, and the folded states."""
+    """The columns of runs: the keys, the windows, the number of rows, and the folded states."""
     states: list[StructField] = []
     for state, name in zip(query.states, state_names(query), strict=True):
         kind: DataType = state.result or panes[name].dataType

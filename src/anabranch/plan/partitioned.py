@@ -1,11 +1,11 @@
-"""Keyed aggregates in three stages: partition, partial evaluation, aggregation (paper 3, section 2.2).
+"""Keyed aggregates in three stages: partition, partial evaluation, aggregation.
 
     Python aggregates   rows ▶ splitter ▶ blocks ▶ exchange ▶ evaluate in Python ─┬▶ exchange by key ▶┬▶ windows
     Spark's aggregates  rows ▶ worker of each ▶ exchange of rows ▶ group by      ─┘   (if keys are    └ (kernel)
                                                                                        not whole)
 
-Both evaluate one row per worker, key and pane. Where every key of a window is on one worker, its windows are made there
-and then; else the states travel once more, by key, which is the aggregation that a partitioner should keep small.
+Both produce one row per worker, key and pane. Where every key of a window is on one worker, its windows are made there.
+Otherwise the states are exchanged again, by key: this is the aggregation that a partitioner should keep small.
 
 The epoch runtime uses the first two stages (`PartialPanes`); its window operator is the third.
 """
@@ -43,12 +43,12 @@ from anabranch.windows.ids import Stretch, pane_of
 
 
 def build(query: Query, source: DataFrame, axis: str, placed: Placement) -> DataFrame:
-    """The windows of a bounded DataFrame; `axis` is the column of a row's place on the axis of the windows."""
+    """The windows of a bounded DataFrame; `axis` is the column with a row's position on the axis of the windows."""
     check_local_python(source.sparkSession)
     panes = PartialPanes(query, axis, placed.workers, in_python=placed.in_python)
     if placed.splitters is not None:
         source = source.coalesce(placed.splitters)
-    # What needs no counts to keep keys whole (fld, heavy) has nothing to forget.
+    # Policies that keep keys whole without counts (fld, heavy) have nothing to forget.
     strict = placed.whole(query) and placed.partitioning.policy in ("am", "cam")
     reorder = order_may_change(source)
     placed_rows = panes.placed(source, placed.partitioning, placed.heavy, strict=strict, reorder=reorder)
@@ -68,8 +68,9 @@ def build(query: Query, source: DataFrame, axis: str, placed: Placement) -> Data
 class PartialPanes:
     """Partition and partial evaluation: rows become one row per worker, key and pane (keys, PANE, ROWS, states...).
 
-    `counted` are names of three more columns, for the epoch runtime: rows with a time, latest time, and a number that
-    is the worker, modulo the workers. The Columns are made once, here: each is a call into the JVM.
+    `counted` are the names of three more columns, for the epoch runtime: rows with a time, the latest time, and a
+    number that is the worker modulo the number of workers. The Columns are created once, here: each is a call into the
+    JVM.
     """
 
     def __init__(
@@ -87,10 +88,10 @@ class PartialPanes:
         parts = query.python_states if in_python else None
         if parts is None:
             self._projected.append(query.time.column.alias(TIME))
-            # By splitter as well: then a state depends on rows of one task only, in their order, and sums of floats
-            # come out the same when an epoch runs again. In Python blocks are put in order instead.
+            # Grouped by splitter too: then a state depends only on the rows of one task, in their order, and sums of
+            # floats are the same when an epoch runs again. In Python, blocks are sorted instead.
             self._projected += [] if counted is None else [F.spark_partition_id().alias(SPLITTER)]
-        # Only its columns are asked for: no row of it is ever read.
+        # Only its columns are used: no row of it is ever read.
         projected = query.source.withColumn(axis, F.lit(0).cast("bigint")).select(*self._projected)
         fields = {each.name: StructField(each.name, each.dataType) for each in projected.schema}
         self.key_fields = [fields[name] for name in self.keys]
@@ -98,7 +99,7 @@ class PartialPanes:
         self._pane_end = (self._pane + 1) * query.panes.size + query.panes.origin
         if parts is None:
             self.evaluation: PartialEvaluation | None = None
-            """what workers run over blocks; None: Spark evaluates"""
+            """what workers run over blocks; None if Spark evaluates"""
             self.folds = [state.fold for state in query.states]
             self._assigned = StructType([*fields.values(), StructField(WORKER, IntegerType())])
             self._lifts = self._lifted(query, inputs)
@@ -107,14 +108,14 @@ class PartialPanes:
         self.folds = [part.fold for part in parts]
         states = [StructField(name, part.type) for name, part in zip(state_names(query), parts, strict=True)]
         self.states = StructType([*self.key_fields, _long(PANE), _long(ROWS), *states, *map(_long, counted or ())])
-        """of the evaluated rows"""
+        """columns of the evaluated rows"""
         evaluate = tuple(part.evaluate for part in parts)
         arrow = arrow_schema(self.states)
         panes = Stretch(query.panes.size, query.panes.origin)
         self.evaluation = PartialEvaluation(self.keys, axis, panes, self._inputs, evaluate, arrow)
 
     def _lifted(self, query: Query, inputs: Sequence[Inputs]) -> list[Column]:
-        """Spark's aggregates over the columns as they travel."""
+        """Spark's aggregates over the renamed columns."""
         bound = [
             aggregate.bind(Inputs(tuple(F.col(name) for name in names), each.types, F.col(TIME)))
             for aggregate, names, each in zip(query.aggregates.values(), self._inputs, inputs, strict=True)
@@ -126,10 +127,10 @@ class PartialPanes:
     def placed(
         self, rows: DataFrame, partitioning: Partitioning, heavy: HeavyKeys, *, strict: bool = False, reorder: bool
     ) -> DataFrame:
-        """The rows (or blocks of them) on their workers. `strict`: what would split a key is an error.
+        """The rows (or blocks of them) on their workers. `strict`: splitting a key is an error.
 
-        `reorder`: a splitter that runs again might get its rows in another order. It would place them elsewhere, or, if
-        the key alone says where, make other blocks of them; so they are sorted first.
+        `reorder`: a splitter that runs again might get its rows in another order, and then place them elsewhere or, if
+        the key alone decides the place, pack them into other blocks. So they are sorted first.
         """
         route = KeyRoute(partitioning, self.keys, time=self._axis, stretch=self._stretch, heavy=heavy, strict=strict)
         projected = rows.select(*self._projected)
@@ -143,7 +144,7 @@ class PartialPanes:
         return map_in_arrow(projected, splitter, PACKED_SCHEMA).repartitionById(self._workers, "worker")
 
     def evaluated(self, placed: DataFrame, watermark: int | None = None) -> DataFrame:
-        """Partial evaluation of what is placed. Late rows, and those without a time, have no pane, and are counted."""
+        """Partial evaluation of the placed rows. Late rows and rows without a time have no pane, and are counted."""
         if self.evaluation is not None:
             return map_in_arrow(placed, replace(self.evaluation, watermark=watermark), self.states)
         pane = self._pane
@@ -164,7 +165,7 @@ def _long(name: str) -> StructField:
 
 
 def _as_grouped(query: Query, key: str) -> Column:
-    """A key as Spark groups it: 0.0 and -0.0 are one, and so are all NaN."""
+    """A key as Spark groups it: 0.0 equals -0.0, and all NaN are equal."""
     if isinstance(query.source.schema[key].dataType, (DoubleType, FloatType)):
         value = quoted(key)
         return (
@@ -177,7 +178,7 @@ def _as_grouped(query: Query, key: str) -> Column:
 
 @dataclass(frozen=True)
 class Assign:
-    """Rows with their worker as one more column, the last; what `map_in_arrow` runs in a splitter."""
+    """Adds each row's worker as the last column; run by `map_in_arrow` in a splitter."""
 
     route: KeyRoute
     workers: int

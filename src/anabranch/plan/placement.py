@@ -1,4 +1,4 @@
-"""Whether a policy places the keys of a query, which one, and why: the choice before the plan (`plan.partition`)."""
+"""Whether a policy places the keys of a query, which one, and why; `plan.partitioned` builds the plan."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Placement:
     def whole(self, query: Query) -> bool:
         """Whether every key's panes of a window are on one worker.
 
-        Affinity (AM, cAM) is kept for one stretch; windows that overlap are longer than what is left of it.
+        AM and cAM keep a key on its worker for one stretch; windows that overlap can extend beyond it.
         """
         if not self.partitioning.keeps_keys_whole(self.splitters):
             return False
         aligned = len(query.panes.windows) == 1 and query.panes.windows[0].tumbling
-        # Spark may exchange once more before it groups, and then the panes of a key are in several places.
+        # Spark may add an exchange before it groups, and then the panes of a key are in several places.
         return aligned or (self.in_python and self.partitioning.policy in ("fld", "heavy"))
 
     def describe(self, query: Query) -> str:
@@ -49,19 +49,19 @@ class Placement:
 
 
 def not_placed(query: Query) -> str | None:
-    """Why no policy is chosen for a query (with `auto`): Spark is then left alone."""
+    """Why `auto` chooses no policy for a query and leaves the keys to Spark; None if it chooses one."""
     reason = query.unplaceable
     if reason is not None:
         return reason
     if not query.python:
         return "its aggregates are Spark's, which combines before the exchange: a task sends a row per key and pane"
     if query.python_states is None:
-        return "not every aggregate has a state that can travel (user_aggregate(..., state=...))"
+        return "not every aggregate has a state that can be sent (user_aggregate(..., state=...))"
     return None
 
 
 def placement(query: Query, statistics: Statistics, strategy: Strategy | None = None) -> Placement | None:
-    """How a bounded DataFrame's keys are placed; None: Spark is left alone. `strategy` is the one asked for."""
+    """How the keys of a bounded DataFrame are placed; None if Spark does it. `strategy`: what the user asked for."""
     asked = query.partition
     partitioning, why, workers = asked.partitioning, "as asked", workers_of(query)
     if partitioning is None:
@@ -73,7 +73,7 @@ def placement(query: Query, statistics: Statistics, strategy: Strategy | None = 
         check_placeable(query)
         if strategy is not None and strategy.kind != "pane":
             raise InvalidArgumentError(
-                f"the strategy {strategy.kind!r} with partition={partitioning.policy!r}: keys that are placed are "
+                f"the strategy {strategy.kind!r} with partition={partitioning.policy!r}: keys placed by a policy are "
                 "evaluated pane by pane",
                 hint="leave using(...) out, or partition=...",
             )
@@ -82,18 +82,18 @@ def placement(query: Query, statistics: Statistics, strategy: Strategy | None = 
 
 
 def check_used(query: Query) -> None:
-    """Workers and splitters, given to a query whose keys no policy places, are an error: they would do nothing."""
+    """Refuse workers and splitters for a query whose keys no policy places: they would have no effect."""
     asked = query.partition
     reason = not_placed(query)
     if asked.partitioning is None and (asked.workers or asked.splitters) and reason is not None:
         raise InvalidArgumentError(
-            f"workers= or splitters= of by(...), but no policy places the keys: {reason}",
-            hint='leave them out, or name a policy: by(..., partition="cam", workers=8)',
+            f"workers= and splitters= of by(...) have no effect, since no policy places the keys: {reason}",
+            hint='leave them out, or give a policy: by(..., partition="cam", workers=8)',
         )
 
 
 def check_placeable(query: Query) -> None:
-    """An explicit policy for keys that cannot be placed is an error: it would change the result, or do nothing."""
+    """Refuse an explicit policy for keys that cannot be placed: it would change the result, or have no effect."""
     reason = query.unplaceable
     if query.partition.partitioning is not None and reason is not None:
         raise InvalidArgumentError(
@@ -102,14 +102,14 @@ def check_placeable(query: Query) -> None:
         )
 
 
-def goes_by_keys(query: Query) -> bool:
-    """Whether a sample of the keys is of use: for the choice of a policy, or for the table of heavy keys."""
+def needs_key_sample(query: Query) -> bool:
+    """Whether a sample of the keys is useful: for the choice of a policy, or for the table of heavy keys."""
     asked = query.partition.partitioning
     return not_placed(query) is None if asked is None else asked.policy == "heavy"
 
 
 def sampled_keys(query: Query, parts: int) -> tuple[WindowKeys | None, tuple[tuple[int, int], ...]]:
-    """Keys and tuples per worker in one of `parts` windows of the partitioner, at least; and the heaviest keys there.
+    """Keys and tuples per worker in at least one of `parts` windows of the partitioner, and the heaviest keys there.
 
     Runs a Spark job.
     """
@@ -120,7 +120,7 @@ def sampled_keys(query: Query, parts: int) -> tuple[WindowKeys | None, tuple[tup
     some = rows.where(F.pmod(F.xxhash64(OWN_WINDOW), F.lit(parts)) == 0)
     counted = some.groupBy(OWN_WINDOW, HASH).count()
     windows = counted.groupBy(OWN_WINDOW).agg(F.count(F.lit(1)), F.sum("count")).limit(MOST_WINDOWS).collect()
-    if not windows and parts > 1:  # few windows, and none of them in the sample
+    if not windows and parts > 1:  # there are few windows, and none is in the sample
         return sampled_keys(query, 1)
     heaviest = counted.groupBy(HASH).agg(F.sum("count").alias("n")).orderBy(F.desc("n"), HASH).limit(HEAVY_KEYS)
     seen = WindowKeys([row[1] for row in windows], [row[2] / workers_of(query) for row in windows]) if windows else None
@@ -128,12 +128,12 @@ def sampled_keys(query: Query, parts: int) -> tuple[WindowKeys | None, tuple[tup
 
 
 def workers_of(query: Query) -> int:
-    """V: as asked, or as many as the session has shuffle partitions."""
+    """The number of workers: as given, or the session's shuffle partitions."""
     if query.partition.workers is not None:
         return query.partition.workers
     return int(query.source.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
 
 
 def stretch_of(query: Query) -> Stretch:
-    """For how long counts are kept: one window, of several the longest."""
+    """How long counts are kept: for one window; if there are several, the longest."""
     return Stretch(max(window.size for window in query.panes.windows), query.panes.origin)

@@ -1,6 +1,6 @@
-"""Positions of rows in the order of time: the axis of count windows.
+"""Positions of rows in time order: the axis of count windows.
 
-Rows at the same time are ordered by their other columns, so that a second run counts them alike.
+Rows with the same time are ordered by their other columns, so that a second run numbers them in the same way.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from anabranch.names import BEFORE, BUCKET, EVENT, HIGH, LOW, RANK
 from anabranch.query.windowed import Query
 from anabranch.spark.columns import quoted
 
-BUCKETS = 1024
-"""Parts of the time line that are counted apart, when rows are numbered over all keys."""
+TIME_BUCKETS = 1024
+"""parts of the time line that are counted separately when rows are numbered over all keys"""
 
 
 def with_positions(query: Query, source: DataFrame, name: str) -> DataFrame:
@@ -31,7 +31,7 @@ def _order(query: Query, source: DataFrame) -> list[Column]:
 
 
 def tie_breaks(query: Query, source: DataFrame) -> list[str]:
-    """The columns by which rows of one time are ordered, on a stream too (`operators.positions`)."""
+    """The columns by which rows with the same time are ordered, on a stream too (`operators.numbering`)."""
     apart = (query.time.name, EVENT)
     return [f.name for f in source.schema if f.name not in apart and not _unordered(f.dataType)]
 
@@ -43,17 +43,17 @@ def _unordered(kind: object) -> bool:
 def _global_positions(query: Query, source: DataFrame, name: str) -> DataFrame:
     """Number all rows without bringing them into one task.
 
-    The time line is cut into buckets; rows are numbered within their bucket, in parallel, and the rows of the buckets
-    before are added.
+    The time line is divided into buckets. Rows are numbered within their bucket, in parallel, and the number of rows in
+    earlier buckets is added.
     """
     micros = query.time.micros()
     columns = [quoted(c) for c in source.columns]
     span = source.agg(F.min(micros).alias(LOW), F.max(micros).alias(HIGH))
-    width = (F.col(HIGH) - F.col(LOW)) / BUCKETS + 1
+    width = (F.col(HIGH) - F.col(LOW)) / TIME_BUCKETS + 1
     bucket = F.floor((micros - F.col(LOW)) / width).alias(BUCKET)
     bucketed = source.crossJoin(F.broadcast(span)).select(*columns, bucket)
     counts = bucketed.groupBy(BUCKET).count()
-    # One task, but at most BUCKETS rows.
+    # One task, but at most TIME_BUCKETS rows.
     before = F.sum("count").over(Over.orderBy(BUCKET)) - F.col("count")
     offsets = counts.select(BUCKET, before.alias(BEFORE))
     within = Over.partitionBy(BUCKET).orderBy(*_order(query, source))

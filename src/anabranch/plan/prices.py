@@ -1,8 +1,8 @@
-"""What a strategy costs: prices for the planner, and paper 1's model of the batch size.
+"""What a strategy costs: prices for the planner, and the cost model of the batch size.
 
 **Prices** are per input row, in row touches: 1 is one row through one of Spark's hash aggregations. Only ratios matter.
-The unit costs were taken from `python -m benchmarks windows` and can be replaced (`UnitCosts`) where another machine or
-another aggregate differs.
+The unit costs were measured with `python -m benchmarks windows` and can be replaced (`UnitCosts`) for another machine
+or another aggregate.
 
 | strategy | price per row |
 |---|---|
@@ -10,12 +10,12 @@ another aggregate differs.
 | batch  | replication(B) * move + overlap * update + delivered * emit |
 | pane   | update + panes * replication * gather + delivered * emit |
 
-`panes` is how many (key, pane) pairs there are per row, at most 1; where nothing is known of the data, 1 is assumed,
-the worst case for panes. `delivered` is how many (key, window) results there are per row.
+`panes` is the number of (key, pane) pairs per row, at most 1; where nothing is known about the data, 1 is assumed, the
+worst case for panes. `delivered` is the number of (key, window) results per row.
 
-**Paper 1's batch size** (section 2.3) trades copies against latency: `batch_cost`, `batch_rate`, `choose_batch`. The
-paper's equation (1) lost its denominator and miscounts the updates; `batch_cost` is the exact form (each of the B
-windows of a batch sees w rows), `batch_cost_paper` the printed count, kept for comparison.
+**The batch size** trades copies against latency: `batch_cost`, `batch_rate`, `choose_batch`. `batch_cost` is exact:
+each of the B windows of a batch sees w rows. `batch_cost_paper` is the formula as published (see docs/papers.md), which
+lost its denominator and miscounts the updates; it is kept for comparison.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ LARGEST_BATCH = 1_000
 
 @dataclass(frozen=True)
 class UnitCosts:
-    """Prices of the single steps, in row touches."""
+    """Prices of the individual steps, in row touches."""
 
     update: float = 1.0
     """one row, or one copy of it, into an aggregation"""
     move: float = 12.0
-    """one row through an exchange of its own, without combining before"""
+    """one row through an exchange, without combining before"""
     gather: float = 6.0
     """one pane state through the exchange and the kernel"""
     emit: float = 1.5
@@ -52,17 +52,17 @@ class UnitCosts:
 
 @dataclass(frozen=True)
 class Statistics:
-    """What is known of the data: rows per (key, pane) that occurs. 1 is the worst case, and the default."""
+    """What is known about the data: rows per existing (key, pane). 1 is the worst case, and the default."""
 
     rows_per_pane: float = 1.0
     source: str = "assumed: nothing is known of the data"
     keys: WindowKeys | None = None
-    """keys and tuples per worker of some windows, for a choice of partitioner"""
+    """keys and tuples per worker of some windows, for the choice of a policy"""
     heaviest: tuple[tuple[int, int], ...] = ()
     """(hash, rows) of the keys with the most rows"""
 
     def heavy(self, workers: int) -> HeavyKeys:
-        """The table of heavy keys for so many workers."""
+        """The table of heavy keys for a number of workers."""
         return table_of(self.heaviest, workers)
 
 
@@ -95,13 +95,13 @@ def price(
 ) -> Price:
     """The price of a strategy over all windows of the query.
 
-    `native`: Spark has all aggregates itself. If not, every strategy gathers pane states for the kernel, and they
+    `native`: Spark itself has all aggregates. If not, every strategy gathers pane states for the kernel; the strategies
     differ in how often a state is copied and, with `python`, how often a user's function sees a row.
     """
     unit = costs or UnitCosts()
     overlap = sum(w.overlap for w in panes.windows)
     per_pane = 1.0 / max(statistics.rows_per_pane, 1.0)
-    # Every window that a pane is in is delivered once per window, not once per pane.
+    # A window is delivered once, not once per pane.
     delivered = sum(w.overlap * per_pane / panes.per_window(w) for w in panes.windows)
     copies = {
         "pane": 1.0,
@@ -125,7 +125,7 @@ def batch_cost(batch: int, window: Window, update: float, open_close: float, oth
 
 
 def batch_cost_paper(batch: int, window: Window, update: float, open_close: float, other: float) -> float:
-    """Equation (1) with its denominator put back: it counts s*B(B+1)/2 + (w-s) updates.
+    """The printed formula with its denominator restored: it counts s*B(B+1)/2 + (w-s) updates.
 
     That is right for B = 1, then too few, and beyond B = 2w/s - 2 too many.
     """
@@ -135,7 +135,7 @@ def batch_cost_paper(batch: int, window: Window, update: float, open_close: floa
 
 
 def batch_rate(batch: int, window: Window, rate: float, workers: int) -> float:
-    """Equation (2): rows per second that reach one of the workers, copies included."""
+    """Rows per second that reach one of the workers, including copies."""
     return rate / workers * replication(window, batch)
 
 
@@ -152,9 +152,9 @@ def choose_batch(
     headroom: float = HEADROOM,
     largest: int = LARGEST_BATCH,
 ) -> int:
-    """The smallest B that keeps the latency bound (3); where none does, the one that comes nearest.
+    """The smallest B that keeps the latency bound; if none does, the one that comes closest.
 
-    Costs are in seconds and measured by the caller; `period` is T, the seconds between two choices.
+    Costs are in seconds and measured by the caller; `period` is the time between two choices, in seconds.
     """
 
     def excess(batch: int) -> float:

@@ -2,17 +2,17 @@
 
     rows ──▶ panes (state store) ──▶ batches of panes (state store) ──▶ kernel ──▶ windows
 
-A pane leaves the first aggregation when the watermark has passed it, a batch the second when it has passed the batch's
-last window. So B windows are delivered together, up to (B-1) slides after the first of them was complete: `max_delay`
-bounds that, and with it the copies of a pane, (w + (B-1)s) / (Bs). Several windows share their batches, which hold
+A pane leaves the first aggregation when the watermark has passed it; a batch leaves the second when the watermark has
+passed its last window. So B windows are delivered together, up to (B-1) slides after the first of them was complete.
+`max_delay` bounds that delay, and with it the copies of a pane, (w + (B-1)s) / (Bs). Several windows share batches of
 windows that end together.
 
-A row is late when the watermark of the micro-batch before had passed its pane (or its window, where Spark's `window()`
-does it all). Spark drops late rows, and counts them after it has grouped them: `numRowsDroppedByWatermark` is how many
-panes of keys came late. Spark's watermark starts at 1970-01-01, so on a stream rows from before are late.
+A row is late when the watermark of the previous micro-batch had passed its pane (or its window, where Spark's
+`window()` does everything). Spark drops late rows, and counts them after grouping: `numRowsDroppedByWatermark` is the
+number of late panes of keys. Spark's watermark starts at 1970-01-01, so earlier rows of a stream are late.
 
-Where further aggregates follow (nested windows), Spark wants its own window columns all the way, and no Python between:
-then panes are merged by Spark, one copy per window.
+Where further aggregates follow (nested windows), Spark requires its own window columns throughout, and no Python in
+between: then Spark merges panes, with one copy per window.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def build_inner(query: Query, observation: Observation | None, asked: Strategy |
     _check(query)
     if not query.single:
         raise StreamingError(
-            "several windows at once cannot feed a further aggregate on a stream: Spark would need one window column",
+            "several windows at once cannot feed a further aggregate on a stream: Spark needs a single window column",
             hint="write one query per window length, or run it with start()",
         )
     window = query.panes.windows[0]
@@ -59,9 +59,9 @@ def build_inner(query: Query, observation: Observation | None, asked: Strategy |
     by_rows = tumbling(query) or any(merge is None for merge in merges)
     if asked is not None and asked.kind != ("window" if by_rows else "pane") and not tumbling(query):
         raise StreamingError(
-            f"the strategy {asked.kind!r} for windows that feed a further aggregate on a stream: Spark "
-            f"{'takes their rows' if by_rows else 'merges their panes'}, and there is no choice",
-            hint="leave using(...) out, or give it to the last aggregate",
+            f"the strategy {asked.kind!r} is not possible for windows that feed a further aggregate on a stream: Spark "
+            f"always {'aggregates their rows' if by_rows else 'merges their panes'}",
+            hint="leave using(...) out, or use it on the last aggregate",
         )
     if by_rows:
         return _direct_columns(query, source, window)
@@ -76,22 +76,23 @@ def build_inner(query: Query, observation: Observation | None, asked: Strategy |
 
 
 def direct(query: Query, strategy: Strategy) -> bool:
-    """Whether Spark's own `window()` does it all: then each window is delivered as soon as it is complete.
+    """Whether Spark's own `window()` does everything: then each window is delivered as soon as it is complete.
 
-    Not for several windows: they would be a union of one stream with itself. If that stream has a stateful operator,
-    as nested windows have, Spark 4.3 tells the watermark to the first branch only, and the others deliver nothing.
+    This does not work for several windows, which would be a union of one stream with itself. If that stream has a
+    stateful operator, as nested windows have, Spark 4.3 passes the watermark to the first branch only, and the others
+    deliver nothing.
     """
     return query.native and query.single and (tumbling(query) or strategy.kind == "window")
 
 
 def layout(query: Query, strategy: Strategy) -> Batches:
-    """The windows that are delivered together: those that end within B slides of the window that slides furthest."""
+    """The windows that are delivered together: those that end within B slides of the window with the longest slide."""
     windows = query.panes.in_panes()
     return Batches.over(windows, strategy.batch * max(w.slide for w in windows))
 
 
 def user_window(query: Query, spark_window: Column) -> Column:
-    """Spark's struct of timestamps as a window in the user's type of time."""
+    """Spark's struct of timestamps as a window in the type of the user's time column."""
     start = F.unix_micros(spark_window["start"])
     return query.time.window(start, query.panes.windows[0].size)
 
@@ -104,8 +105,8 @@ def _check(query: Query) -> None:
         )
     if query.partition != AUTO_PARTITION:
         raise StreamingError(
-            "partition=, workers= or splitters= of by(...) in a streaming to_df(): a fixed plan cannot place keys by "
-            "what it sees",
+            "a streaming to_df() does not support partition=, workers= or splitters= of by(...): a fixed plan cannot "
+            "place keys by what it measures",
             hint="leave them out, or run the query with start(sink, checkpoint=...)",
         )
 
@@ -146,7 +147,7 @@ def _direct_columns(query: Query, source: DataFrame, window: Window) -> DataFram
 
 
 def _spark_window(time: Column, window: Window) -> Column:
-    """Spark's `window()` with our origin; it wants a start within one slide."""
+    """Spark's `window()` with our origin; it requires a start within one slide."""
     start = window.origin % window.slide
     size, slide = f"{window.size} microseconds", f"{window.slide} microseconds"
     return F.window(time, size, slide, f"{start} microseconds")

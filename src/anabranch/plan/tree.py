@@ -1,11 +1,11 @@
-"""The aggregation tree: sums (and maxima) per query over all substreams (paper 5, section 4.4).
+"""The aggregation tree: sums (and maxima) per query over all substreams.
 
-A query that was broadcast is answered in part by every substream. The parts are summed on a tree: first those of the
-same task, where they are (Spark combines before an exchange), then, with many substreams, those of about sqrt(q)
-substreams, and last all that remain of a query. Without the middle level one task would take q parts of every query.
+A query that was broadcast gets a partial answer from every substream. These are summed on a tree: first those of the
+same task, in place (Spark combines before an exchange); then, with many substreams, those of about sqrt(q) substreams;
+and finally all that remain of a query. Without the middle level one task would get q partial answers to every query.
 
-Where all parts of an epoch fit one task, the tree is its root alone (`root`): an exchange would take longer than the
-sums.
+Where all partial answers of an epoch fit into one task, the tree is only its root (`root`): an exchange would take
+longer than the sums.
 """
 
 from __future__ import annotations
@@ -24,22 +24,20 @@ from anabranch.names import BRANCH, rough_name
 from anabranch.spark.columns import quoted
 
 FLAT = 64
-"""Up to so many inputs, one level is enough: what a task combines before the exchange is the first level."""
-
-
+"""inputs up to which one level is enough, besides what each task combines before the exchange"""
 FEW = 1_000_000
-"""Parts of an epoch that one task can sum."""
+"""partial answers of an epoch that one task can sum"""
 
 
 def fan_in_of(inputs: int) -> int | None:
-    """Branches of the middle level: about sqrt(inputs); None where the tree is flat."""
+    """Branches of the middle level, about sqrt(inputs); None where the tree is flat."""
     return None if inputs <= FLAT else math.isqrt(inputs - 1) + 1
 
 
 def aggregation_tree(
     partial: DataFrame, by: Sequence[str], sums: Sequence[str], maxima: Sequence[str], fan_in: int | None
 ) -> DataFrame:
-    """One row per query: the sums and maxima of its partial answers; columns in the order in which they came."""
+    """One row per query: the sums and maxima of its partial answers, with columns in the original order."""
     keys = [quoted(name) for name in by]
     totals = [checked_sum(quoted(name), partial.schema[name].dataType).alias(name) for name in sums]
     totals += [F.max(quoted(name)).alias(name) for name in maxima]
@@ -51,13 +49,13 @@ def aggregation_tree(
 
 
 def root(partial: pa.Table, by: Sequence[str], sums: Sequence[str], maxima: Sequence[str]) -> pa.Table:
-    """The same, of parts that are all here; ordered by query."""
+    """The same for partial answers that are all in memory; ordered by query."""
     exact = [name for name in sums if not pa.types.is_floating(partial.schema.field(name).type)]
     rough = {name: rough_name(i) for i, name in enumerate(exact)}
     for name, about in rough.items():
         partial = partial.append_column(about, partial.column(name).cast(pa.float64(), safe=False))
     wanted = [(name, "sum") for name in (*sums, *rough.values())] + [(name, "max") for name in maxima]
-    # One thread, so that floats are added in the order in which they came.
+    # One thread, so that floats are added in a fixed order.
     found = partial.group_by(list(by), use_threads=False).aggregate(wanted)
     kept = [field for field in partial.schema if field.name in {*by, *sums, *maxima}]
     names = {name: f"{name}_{how}" for name, how in wanted}
@@ -68,7 +66,7 @@ def root(partial: pa.Table, by: Sequence[str], sums: Sequence[str], maxima: Sequ
 
 
 def _check_fits(name: str, totals: pa.ChunkedArray, rough: pa.ChunkedArray, kind: pa.DataType) -> None:
-    """Arrow's sums wrap around: then they are far from those of the same numbers as floats."""
+    """Arrow's sums wrap around on overflow: then they are far from the sums of the same numbers as floats."""
     room = 2.0**127 / 10.0**kind.scale if pa.types.is_decimal(kind) else 2.0**63
     apart = pc.max(pc.abs(pc.subtract(totals.cast(pa.float64(), safe=False), rough))).as_py()
     try:

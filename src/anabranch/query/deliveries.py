@@ -13,7 +13,7 @@ from anabranch.query.nodes import Node
 
 @dataclass(frozen=True)
 class Delivery:
-    """Outputs of one operator and their sinks; `max_gap` None: as the query's QoS says."""
+    """Outputs of one operator and their sinks; with `max_gap` None, the query's QoS decides."""
 
     sinks: tuple[tuple[Node, str, Sink], ...]
     max_gap: int | None = None
@@ -21,9 +21,11 @@ class Delivery:
 
     def __post_init__(self) -> None:
         if self.max_gap is not None and (type(self.max_gap) is not int or self.max_gap < 0):
-            raise InvalidArgumentError(f"max_gap={self.max_gap!r}", hint="a number of windows; 0 means: never drop one")
+            raise InvalidArgumentError(
+                f"max_gap={self.max_gap!r}", hint="give a number of windows; 0 means that none is dropped"
+            )
         if not isinstance(self.weight, (int, float)) or not 0 < self.weight < math.inf:
-            raise InvalidArgumentError(f"weight={self.weight!r}", hint="what this output is worth, above zero")
+            raise InvalidArgumentError(f"weight={self.weight!r}", hint="give a number above zero")
 
 
 def deliver(
@@ -32,17 +34,17 @@ def deliver(
     max_gap: int | None = None,
     weight: float = 1.0,
 ) -> Delivery:
-    """One sink for the only output, or a dictionary for several."""
+    """A delivery with one sink for the only output, or a dictionary of sinks for several."""
     names = [name for _, name in emissions]
     if isinstance(sink, Sink):
         if len(emissions) != 1:
             raise InvalidArgumentError(
-                f"one sink for the outputs {', '.join(names)}: their rows have different columns",
+                f"one sink cannot take the outputs {', '.join(names)}: their rows have different columns",
                 hint="give a dictionary: {" + ", ".join(f'"{name}": FileSink(...)' for name in names) + "}",
             )
         sink = {names[0]: sink}
     if not isinstance(sink, Mapping) or not all(isinstance(each, Sink) for each in sink.values()):
-        raise InvalidArgumentError(f"{sink!r} is no sink", hint='write for example anabranch.FileSink("results/")')
+        raise InvalidArgumentError(f"{sink!r} is not a Sink", hint='write, for example, anabranch.FileSink("results/")')
     unknown = set(sink) - set(names)
     if unknown or not sink:
         raise InvalidArgumentError(

@@ -1,4 +1,4 @@
-"""How a stream will be split, in words: what is known before anything runs."""
+"""How a stream will be split, as text: what is known before anything runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def explain_routing(routing: Routing, inputs: Sequence[Input]) -> list[str]:
 
 
 def explain_operator(node: Node) -> list[str]:
-    """An operator in lines, as the checkpoint describes it."""
+    """An operator as lines of text, as in the checkpoint."""
     first, *others = node.describe()
     return [_line(node.kind, first), *(_line("", line) for line in others)]
 
@@ -51,7 +51,7 @@ def _splitters(routing: Routing, inputs: Sequence[Input]) -> str:
         return f"{routing.splitters}, as asked"
     if routing.moves_windows(each.part for each in inputs):
         return f"{TUNED}, by the measured costs"
-    return "the tasks that read the rows: to move rows first would cost more than it gains"
+    return "the tasks that read the rows: moving rows first would cost more than it gains"
 
 
 def _window_bytes(routing: Routing) -> str:
@@ -66,7 +66,7 @@ def _reading(routing: Routing, part: Part) -> str:
     if not _packed(part):
         return "rows"
     if routing.reads_blocks(part):
-        return "blocks, read in the splitters: their tuples never are rows"
+        return "blocks, read in the splitters: their tuples never become rows"
     why = "a filter or selection comes before the split" if part.steps else "Spark computes the route"
     return f"blocks, unpacked into rows first: {why}"
 

@@ -1,4 +1,4 @@
-"""The query network, put in order: which operators run in an epoch, after one another, over which sources."""
+"""The query network in order: which operators run in an epoch, one after another, over which sources."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Step:
     feeds: frozenset[str]
     """outputs that other operators read"""
     max_gap: int | None = None
-    """windows in a row that may be missing of what it delivers; None: as the QoS of the query says"""
+    """windows in a row that may be missing from its results; None: the QoS of the query decides"""
     weight: float = 1.0
-    """what its results are worth, when several compete"""
+    """the value of its results where several outputs compete"""
 
 
 @dataclass(frozen=True)
 class Network:
-    """Operators in an order in which each comes after those it reads, and the sources."""
+    """The operators, each after those it reads from, and the sources."""
 
     steps: tuple[Step, ...]
     sources: tuple[Source, ...]
@@ -104,12 +104,12 @@ def _check_sinks(wanted: Sequence[tuple[Node, str, Sink]]) -> None:
     for node, name, sink in wanted:
         if id(sink) in sinks:
             raise InvalidArgumentError(
-                f"{sink!r} is the sink of two outputs, whose epochs would replace each other", hint="give each its own"
+                f"{sink!r} is the sink of two outputs: their epochs would replace each other", hint="give each its own"
             )
         if (id(node), name) in outputs:
             raise InvalidArgumentError(
-                f"{sink!r} is a second sink of one output, and only one of the two would get the rows",
-                hint="give one, and read from there; or a CallSink, which can hand them on to several",
+                f"{sink!r} is a second sink for one output: only one of the two would get the rows",
+                hint="give one and read from there, or a CallSink that passes the rows on to several",
             )
         sinks.add(id(sink))
         outputs.add((id(node), name))

@@ -1,14 +1,14 @@
-"""A windowed join of streams: what it is, and how the epoch runtime runs it. `joined` has what a user calls.
+"""A windowed join of streams: its definition, and how the epoch runtime runs it. `api.joined` has the user's side.
 
     trades.join(quotes, on="symbol", within=("0 s", "100 ms")).to_df()
 
 Every stream has a window W, and a row is in its stream's window until W after its time, both ends included. Two rows
-with equal keys make a pair, exactly once, iff the earlier of them is in its window at the time of the later one:
+with equal keys make a pair, exactly once, if the earlier of them is in its window at the time of the later one:
 
     left   a ────────── W1 ─────────┤               b.t <= a.t + W1
     right         b ─── W2 ───┤                     a.t <= b.t + W2
 
-so a pair (a, b) is one iff ``a.t - W2 <= b.t <= a.t + W1``. More streams: every two rows of a result are such a pair.
+So (a, b) is a pair if ``a.t - W2 <= b.t <= a.t + W1``. With more streams, every two rows of a result are a pair.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from anabranch.errors import InvalidArgumentError
 from anabranch.spark.columns import TimeColumn
 
 JoinPredicate = Callable[[pa.RecordBatch], Any]
-"""Which results are wanted: takes result rows, and gives one bool per row, as a numpy or Arrow array."""
+"""selects results: takes result rows, and returns one bool per row, as a numpy or Arrow array"""
 
 _PRESERVED: dict[str, tuple[int, ...]] = {"inner": (), "left": (0,), "right": (1,), "full": (0, 1)}
 
@@ -35,32 +35,32 @@ _PRESERVED: dict[str, tuple[int, ...]] = {"inner": (), "left": (0,), "right": (1
 @made_as("ab.JoinTuning(slots=4)")
 @dataclass(frozen=True)
 class JoinTuning:
-    """How the epoch runtime runs a join (paper 2). None of this changes a result."""
+    """How the epoch runtime runs a join. None of this changes a result."""
 
     theta: int = 384
     """a partition-group is split above 2 theta blocks, and merged with its buddy below theta"""
     block: int = 64
-    """tuples of a block"""
+    """tuples in a block"""
     fine_tuning: bool = True
-    """whether groups are split and merged at all"""
+    """whether groups are split and merged"""
     probe: str = "hashed"
-    """how a tuple finds its partners: "hashed", or "nested" loops over the blocks, as in the paper"""
+    """how a tuple finds its partners: "hashed", or "nested" loops over the blocks"""
     slots: int = 1
-    """n_g: sub-groups of workers, whose turn comes in one of so many epochs of the trigger"""
+    """n_g: sub-groups of workers; each runs in one of this many epochs of the trigger"""
     rebalance: bool = True
-    """whether groups move from workers that are behind to those that are not"""
+    """whether groups move from overloaded workers to others"""
     reorganise_every: int = 10
-    """distribution epochs of a reorganisation epoch"""
+    """epochs after which groups may move"""
     supplier: float = 0.1
-    """a worker that had a larger share of its rows left when its time was up gives groups away"""
+    """a worker gives groups away if it had a larger share of its rows left when its time was over"""
     consumer: float = 0.01
-    """a worker whose buffer is emptier than this takes one"""
+    """a worker takes groups if it had a smaller share left"""
     moves: int = 15
-    """groups that a worker gives away at most in one reorganisation; 1, as in the paper, is slow with many groups"""
+    """groups that a worker gives away at most in one reorganisation; 1 is slow with many groups"""
     decluster: bool = True
     """whether the number of workers in use follows the load"""
     beta: float = 0.5
-    """one more worker when there are more than beta suppliers for each consumer"""
+    """a worker is added if there are more than beta suppliers for each consumer"""
 
     def __post_init__(self) -> None:
         for name in ("theta", "block", "slots", "reorganise_every", "moves"):
@@ -71,9 +71,7 @@ class JoinTuning:
             if not isinstance(getattr(self, name), bool):
                 raise InvalidArgumentError(f"JoinTuning({name}={getattr(self, name)!r})", hint="give True or False")
         if self.probe not in ("hashed", "nested"):
-            raise InvalidArgumentError(
-                f"JoinTuning(probe={self.probe!r}): there is no such probe", hint='give "hashed" or "nested"'
-            )
+            raise InvalidArgumentError(f"JoinTuning(probe={self.probe!r})", hint='give "hashed" or "nested"')
         if not 0 <= self.consumer < self.supplier < 1:
             raise InvalidArgumentError(
                 f"JoinTuning(supplier={self.supplier!r}, consumer={self.consumer!r}): a worker could be both, and "
@@ -86,11 +84,11 @@ class JoinTuning:
 
 @dataclass(frozen=True, eq=False)
 class Join:
-    """What is to be joined, checked and with all types known."""
+    """A join, checked, with all types known."""
 
     sources: tuple[DataFrame, ...]
     times: tuple[TimeColumn, ...]
-    """of the sources"""
+    """time columns of the sources"""
     on: tuple[str, ...]
     within: tuple[int, ...]
     """W of each stream, in microseconds"""
@@ -98,9 +96,9 @@ class Join:
     """inner, left, right or full"""
     where: Column | str | JoinPredicate | None
     columns: tuple[tuple[tuple[str, str], ...], ...]
-    """for each stream, (source column, result column) of all but the keys"""
+    """for each stream, (source column, result column) for all columns except the keys"""
     schema: StructType
-    """of the result"""
+    """columns of the result"""
 
     @property
     def streaming(self) -> bool:
@@ -113,7 +111,7 @@ class Join:
 
     @property
     def delay(self) -> int:
-        """How far behind the watermark a result may be: a row without a partner waits for one as long as its W."""
+        """How far behind the watermark a result may be: an unmatched row waits for its whole W."""
         return max((self.within[port] for port in self.preserved), default=0)
 
     @property
@@ -130,7 +128,7 @@ class Join:
 
     @property
     def where_label(self) -> str | None:
-        """`where` in words."""
+        """`where` as text."""
         if self.predicate is None:
             return None if self.where is None else str(self.where)
         named = self.predicate if hasattr(self.predicate, "__qualname__") else type(self.predicate)
@@ -145,6 +143,6 @@ class Join:
         )
 
     def with_time(self, rows: DataFrame, name: str) -> DataFrame:
-        """Results with their time: the later of the pair's times, or that of the row that is there."""
+        """Results with their time: the later of the pair's times; for an unmatched row, its own."""
         later = F.greatest(*(time.micros() for time in self.result_times))  # skips nulls
         return rows.withColumn(name, self.times[0].from_micros(later))

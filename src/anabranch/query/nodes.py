@@ -1,6 +1,6 @@
 """Operators as nodes of the query network: what the epoch runtime runs.
 
-A node is a plain value: its inputs, its operator, its outputs. How it runs is in `anabranch.runtime`.
+A node is a plain value: its inputs, its operator, its outputs. `anabranch.runtime` runs it.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, ClassVar
 from pyspark.sql import Column
 from pyspark.sql.types import StructType
 
-from anabranch.errors import InvalidArgumentError
 from anabranch.keys.policy import KeyPartition
 from anabranch.operators.protocol import OperatorFactory
 from anabranch.query.origins import Part, Source
+from anabranch.query.refusal import Refusal
 from anabranch.query.windowed import Query
 from anabranch.spark.columns import TimeColumn
 from anabranch.split.key_routes import HashRoute
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from anabranch.query.join import Join, JoinTuning
 
 ONLY = "rows"
-"""The name of the output of an operator that has one."""
+"""the name of the output of an operator that has only one"""
 
 
 @dataclass(frozen=True)
@@ -49,29 +49,29 @@ class Routing:
     route: Column | RouteFunction | None = None
     broadcast: Column | BroadcastFunction | None = None
     splitters: int | None = None
-    """p; None: tuned while running"""
+    """p; None: tuned while the query runs"""
     window_bytes: int | None = None
-    """W; None: tuned while running"""
+    """W; None: tuned while the query runs"""
     partition: KeyPartition | None = None
-    """which policy places the keys; None: a key always goes to the group of its hash"""
+    """the policy that places keys; None: a key always goes to the group of its hash"""
     stretch: Stretch | None = None
-    """the windows of that policy; None: an epoch is one"""
+    """the windows of that policy; None: each epoch is one"""
 
     @property
     def by_function(self) -> bool:
-        """Whether blocks need not become rows: no Column is to be computed by Spark."""
+        """Whether blocks need not become rows, since Spark has no Column to compute."""
         by_spark = self.keys and self.partition is None
         return not by_spark and not isinstance(self.route, Column) and not isinstance(self.broadcast, Column)
 
     def reads_blocks(self, part: Part) -> bool:
-        """Whether the blocks of an input are read where they are split: nothing needs them as rows."""
+        """Whether the blocks of an input are read where they are split, since nothing needs them as rows."""
         packed = isinstance(part.origin, Source) and part.origin.packed is not None
         return packed and self.by_function and not part.steps
 
     def moves_windows(self, parts: Iterable[Part]) -> bool:
-        """Whether physical windows travel to p splitters; else rows are split by the tasks that read them.
+        """Whether physical windows are sent to p splitters; otherwise the tasks that read rows split them.
 
-        To move rows first would cost more than it gains, unless somebody asks for it.
+        Moving rows first costs more than it gains, so it is done only on request.
         """
         return self.splitters is not None or all(self.reads_blocks(part) for part in parts)
 
@@ -136,8 +136,8 @@ class WindowNode(Stateful):
     groups: int
     batch: int | None = None
     """B; None: set by the controller"""
-    refusal: InvalidArgumentError | None = None
-    """why the epoch runtime cannot do what was asked for"""
+    refusal: Refusal | None = None
+    """why the epoch runtime cannot run it"""
     kind = "window"
 
     @property
@@ -155,7 +155,7 @@ class WindowNode(Stateful):
             f"windows {', '.join(w.label for w in query.panes.windows)}, origin {query.panes.origin}",
             f"by {', '.join(query.keys) or 'nothing'}, in {self.groups} groups",
             aggregates,
-            # Panes then hold other states: a checkpoint is for one of the two.
+            # Panes then hold other states: a checkpoint is valid for one of the two.
             *(["evaluated in parts"] if query.evaluated_in_parts and not query.counts_rows else []),
         ]
 
@@ -185,7 +185,7 @@ class ProcessNode(Stateful):
     def describe(self) -> list[str]:
         by = f"by {', '.join(self.routing.keys)}" if self.routing.keys else "by route"
         by += "" if self.routing.partition is None else ", keys placed by a policy"
-        # A factory with settings is another operator with other settings: a checkpoint is for one of them.
+        # With other settings a factory makes another operator: a checkpoint is valid for one of them.
         plain = getattr(self.factory, "__qualname__", type(self.factory).__qualname__)
         label = repr(self.factory) if is_dataclass(self.factory) and not isinstance(self.factory, type) else plain
         columns = [f"output {name}: {schema.simpleString()}" for name, schema in self.schemas.items()]
@@ -194,7 +194,7 @@ class ProcessNode(Stateful):
 
 @dataclass(frozen=True, eq=False)
 class PositionsNode(ProcessNode):
-    """Numbers the rows of a stream in the order of time, for the count windows that follow."""
+    """Numbers the rows of a stream in time order, for the count windows that follow."""
 
     kind = "positions"
 
@@ -205,9 +205,9 @@ class PositionsNode(ProcessNode):
 
 @dataclass(frozen=True, eq=False)
 class CombineNode(Node):
-    """The aggregation tree: partial answers of all substreams become one answer per query.
+    """The aggregation tree: combines the partial answers of all substreams into one answer per query.
 
-    Keeps no state: the partial answers to a query come in one epoch, since it was broadcast in one.
+    It keeps no state: the partial answers to a query all come in the epoch in which it was broadcast.
     """
 
     inputs: tuple[Input, ...]
@@ -229,7 +229,7 @@ class CombineNode(Node):
 
 @dataclass(frozen=True, eq=False)
 class JoinNode(Stateful):
-    """A windowed join; the stream of a port is one of its sides."""
+    """A windowed join; each port is one of its streams."""
 
     inputs: tuple[Input, ...]
     join: Join
@@ -257,7 +257,7 @@ class JoinNode(Stateful):
 
     @property
     def routing(self) -> Routing:
-        """By the hash of the key. Of an inner join rows with a null key go nowhere: they would join nothing."""
+        """By the hash of the key. In an inner join, rows with a null key go nowhere: they match nothing."""
         return Routing(self.groups, route=HashRoute(self.join.on, nulls=bool(self.preserved)))
 
     @property
@@ -266,7 +266,7 @@ class JoinNode(Stateful):
 
     @property
     def preserved(self) -> tuple[int, ...]:
-        """The ports whose rows are results even without a partner."""
+        """The ports whose rows are results even if unmatched."""
         return self.join.preserved
 
     def describe(self) -> list[str]:
@@ -281,7 +281,7 @@ class JoinNode(Stateful):
             *([] if join.where_label is None else [f"where {join.where_label}"]),
             *columns,
             f"result: {join.schema.simpleString()}",
-            # The layout of the state depends on these: a checkpoint is for one of them.
+            # The layout of the state depends on these: a checkpoint is valid for one choice.
             f"{tuning.probe} probe, blocks of {tuning.block} tuples, theta {tuning.theta} blocks, "
             f"{'fine-tuned' if tuning.fine_tuning else 'not fine-tuned'}",
         ]

@@ -1,4 +1,4 @@
-"""Settings that a query would not use, or could not keep: refused before it starts, each with the reason."""
+"""Settings that a query would not use or could not satisfy. They are refused before it starts."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from anabranch.query.triggers import AVAILABLE_NOW
 
 
 def check_options(deliveries: Sequence[Delivery], network: Network, qos: QoS, trigger: str | None) -> None:
-    """Raise for the first of them."""
+    """Raise an error for the first such setting."""
     for step in network.steps:
         _check_step(step, qos, trigger)
     _check_drops(deliveries, network, qos)
 
 
 def holds_no_window_back(step: Step, qos: QoS, trigger: str | None) -> bool:
-    """Whether every window must leave in the epoch that completes it: then B is 1, and no controller raises it.
+    """Whether every window must be delivered in the epoch that completes it: then B is 1, and no controller raises it.
 
-    Others may read them, and go by the watermark; in the order of windows, those of one group may not wait for others;
-    and a query that ends with its input has no later epoch to deliver them in.
+    This holds if other operators read the windows and use the watermark; if windows are delivered in order, since one
+    group may not wait; and if the query ends with its input, since there is no later epoch.
     """
     return bool(step.feeds) or qos.disorder is not None or trigger == AVAILABLE_NOW
 
@@ -32,41 +32,41 @@ def _check_step(step: Step, qos: QoS, trigger: str | None) -> None:
     node = step.node
     if isinstance(node, WindowNode):
         if node.refusal is not None:
-            raise node.refusal
+            raise InvalidArgumentError(node.refusal.message, hint=node.refusal.hint)
         if node.batch is not None and node.batch > 1:
             _check_batch(step, node, qos, trigger)
     if node.slots > 1 and trigger in (None, AVAILABLE_NOW):
         raise InvalidArgumentError(
-            f"JoinTuning(slots={node.slots}) without an interval as trigger: workers take turns in epochs of "
-            "the trigger, and rows might wait for a turn that never comes",
+            f"JoinTuning(slots={node.slots}) needs an interval as trigger: workers take turns in epochs of the "
+            "trigger, and rows might wait for a turn that never comes",
             hint='give trigger="2 seconds", or leave slots out',
         )
     if qos.disorder is not None and step.sinks and (reason := _unordered(node)) is not None:
         raise InvalidArgumentError(
-            f"QoS(disorder={qos.disorder}), but the results of {step.name} have no order: {reason}",
-            hint="leave disorder out, or run this output as a query of its own without it",
+            f"QoS(disorder={qos.disorder}) is not possible for {step.name}: {reason}",
+            hint="leave disorder out, or run this output as a separate query without it",
         )
 
 
 def _check_batch(step: Step, node: WindowNode, qos: QoS, trigger: str | None) -> None:
     reason = None
     if node.query.counts_rows:
-        reason = "a count window leaves with its last row, and waits for no other"
+        reason = "a count window is delivered with its last row, and waits for no other"
     elif step.feeds:
-        reason = f"{step.name} feeds another operator, which would take windows that waited for late"
+        reason = f"{step.name} feeds another operator, which would treat windows that waited as late"
     elif qos.disorder is not None:
-        reason = "windows that wait for others of their batch would leave out of order (QoS(disorder=...))"
+        reason = "windows that wait for their batch would be delivered out of order (QoS(disorder=...))"
     elif trigger == AVAILABLE_NOW:
-        reason = "the query ends with its input, and complete windows that wait for others would stay behind"
+        reason = "the query ends with its input, and complete windows that wait for others would not be delivered"
     if reason is not None:
         raise InvalidArgumentError(f"using(..., batch={node.batch}): {reason}", hint="leave batch out")
 
 
 def _unordered(node: Node) -> str | None:
-    """Why no order of windows holds for the results of an operator."""
+    """Why the results of an operator cannot be delivered in order; None if they can."""
     query = node.aggregate
     if query is None:
-        return "they are not those of a windowed aggregate"
+        return "it is not a windowed aggregate"
     if query.counts_rows and query.rows_per_key and query.keys:
         return "each key counts its own rows, so positions of different keys cannot be compared"
     return None
@@ -90,6 +90,6 @@ def _check_drops(deliveries: Sequence[Delivery], network: Network, qos: QoS) -> 
     unused = [name for name, used in given.items() if used]
     if unused:
         raise InvalidArgumentError(
-            f"{', '.join(unused)} without max_gap: no window may be missing, so it would do nothing",
+            f"{', '.join(unused)} without max_gap: no window may be missing, so it has no effect",
             hint="give QoS(max_latency=..., max_gap=...), or leave it out",
         )

@@ -1,8 +1,7 @@
 """Where a stream comes from: sources, operators' outputs, and the steps since.
 
-`to_df()` needs none of this: Spark's own plan says it all. The epoch runtime does: it gets the rows of a source epoch
-by epoch, as a
-DataFrame of their own, and takes the same steps again (filter, select, ...) from there.
+`to_df()` does not need this: Spark's own plan has it all. The epoch runtime does: it gets the rows of a source epoch by
+epoch, each as a DataFrame, and applies the same steps (filter, select, ...) to them.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from anabranch.spark.order import order_may_change
 if TYPE_CHECKING:
     from anabranch.query.nodes import Node
 
-Step = Callable[[DataFrame], DataFrame]
+Transform = Callable[[DataFrame], DataFrame]
 
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A streaming DataFrame as the user gave it, and how late its rows may come, in microseconds."""
+    """A streaming DataFrame as the user gave it, and how late its rows may arrive, in microseconds."""
 
     frame: DataFrame
     time: TimeColumn
@@ -35,13 +34,13 @@ class Source:
 
     @cached_property
     def order_may_change(self) -> bool:
-        """Whether an epoch that runs again may bring the rows of a task in another order."""
+        """Whether the rows of a task may come in another order when an epoch runs again."""
         return order_may_change(self.frame)
 
 
 @dataclass(frozen=True, eq=False)
 class Output:
-    """One output of an operator, as a stream: which, the column of its time, and how late it may be."""
+    """One output of an operator as a stream, with its time column and how late its rows may be."""
 
     node: Node
     name: str
@@ -54,12 +53,12 @@ Origin = Source | Output
 
 @dataclass(frozen=True)
 class Part:
-    """An origin and the steps since. A stream has several after a union."""
+    """An origin and the steps since then. After a union a stream has several parts."""
 
     origin: Origin
-    steps: tuple[Step, ...] = ()
+    steps: tuple[Transform, ...] = ()
 
-    def then(self, step: Step) -> Part:
+    def then(self, step: Transform) -> Part:
         return replace(self, steps=(*self.steps, step))
 
     def apply(self, rows: DataFrame) -> DataFrame:

@@ -22,17 +22,17 @@ DropAt = Literal["auto", "source", "operators", "results"]
 class QoS:
     """Quality of service: bounds that the controllers keep.
 
-    `max_latency`: how long a result may take; `disorder`: how far apart two results of windows may leave out of order
-    (0: strictly in the order of their ends, within an epoch and from epoch to epoch; None: as they come).
+    `max_latency`: how long a result may take; `disorder`: how far apart two results of windows may be when they are
+    delivered out of order (0: strictly in the order of their ends, within and across epochs; None: in any order).
 
-    **Under overload** results come later and later, unless some may be missing. `max_gap` says how many windows in a
-    row may: then whole windows are dropped, just enough of them to keep `max_latency`, and every one that is delivered
-    is exact. None or 0: nothing is ever dropped. ``.to(sink, max_gap=..., weight=...)`` says it for one output.
-    With ``overflow="halt"`` the query stops with an error where it would have to drop.
+    **Under overload** results come later and later, unless some may be missing. `max_gap` is the number of windows in a
+    row that may: then whole windows are dropped, just enough of them to keep `max_latency`, and every delivered window
+    is exact. With None or 0 nothing is ever dropped. ``.to(sink, max_gap=..., weight=...)`` sets it for one output.
+    With ``overflow="halt"`` the query stops with an error instead of dropping.
 
-    `drop_at` says where: "auto" by what is measured; "source", "operators" (before each aggregate that is delivered) or
-    "results" (after it: the paper's random drop, for comparison). `drop_share` drops that share always, load or not.
-    The same `seed` throws the same coins.
+    `drop_at` is where windows are dropped: "auto" decides by measurements; "source"; "operators" (before each aggregate
+    that is delivered); or "results" (after it, for comparison). `drop_share` always drops that share, whatever the
+    load. The same `seed` makes the same random choices.
     """
 
     max_latency: Duration | None = None
@@ -45,34 +45,33 @@ class QoS:
 
     def __post_init__(self) -> None:
         if self.max_gap is not None and (not _whole(self.max_gap) or self.max_gap < 0):
-            raise InvalidArgumentError(f"max_gap={self.max_gap!r}", hint="a number of windows; 0 means: never drop one")
+            raise InvalidArgumentError(f"max_gap={self.max_gap!r}", hint="give a number of windows; 0 drops none")
         if self.overflow not in get_args(Overflow):
-            raise InvalidArgumentError(f"overflow={self.overflow!r}", hint='"shed" or "halt"')
+            raise InvalidArgumentError(f"overflow={self.overflow!r}", hint='give "shed" or "halt"')
         if self.overflow == "halt" and self.max_latency is None:
             raise InvalidArgumentError(
-                'overflow="halt" without max_latency: nobody could tell what too late is', hint="give max_latency"
+                'overflow="halt" needs max_latency', hint='give, for example, max_latency="10 s"'
             )
         if self.drop_at not in get_args(DropAt):
-            raise InvalidArgumentError(f"drop_at={self.drop_at!r}", hint=f"one of {', '.join(get_args(DropAt))}")
+            raise InvalidArgumentError(f"drop_at={self.drop_at!r}", hint=f"give one of {', '.join(get_args(DropAt))}")
         share = self.drop_share
         if share is not None and (not isinstance(share, (int, float)) or not 0 <= share < 1):
-            raise InvalidArgumentError(f"drop_share={share!r}", hint="a share from 0 to below 1")
+            raise InvalidArgumentError(f"drop_share={share!r}", hint="give a share from 0 to below 1")
         if not _whole(self.seed):
-            raise InvalidArgumentError(f"seed={self.seed!r}", hint="a whole number")
-        of_drops = {
+            raise InvalidArgumentError(f"seed={self.seed!r}", hint="give a whole number")
+        for_drops = {
             "drop_share": self.drop_share is not None,
             "drop_at": self.drop_at != "auto",
             "seed": self.seed != 0,
         }
-        unused = [name for name, given in of_drops.items() if given]
+        unused = [name for name, given in for_drops.items() if given]
         if self.overflow == "halt" and unused:
             raise InvalidArgumentError(
-                f'{", ".join(unused)} with overflow="halt", which drops nothing', hint="leave one of them out"
+                f'{", ".join(unused)} has no effect with overflow="halt", which drops nothing',
+                hint="leave one of them out",
             )
         if self.disorder is not None and (not isinstance(self.disorder, int) or self.disorder < 0):
-            raise InvalidArgumentError(
-                f"a disorder of k = {self.disorder!r}", hint="k is 0 or more, or None for any order"
-            )
+            raise InvalidArgumentError(f"disorder={self.disorder!r}", hint="give 0 or more, or None for any order")
         if self.max_latency is not None and micros(self.max_latency, "max_latency") <= 0:
             raise InvalidArgumentError(f"max_latency={self.max_latency!r}", hint="give a duration above zero")
 
@@ -91,5 +90,5 @@ def byte_count(value: int | str, what: str) -> int:
     if found is not None and found[2] in _UNITS and found[1].count(".") < 2:
         value = round(float(found[1]) * _UNITS[found[2]])
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InvalidArgumentError(f"{what}={value!r} is no number of bytes", hint='give an integer, or "4 GB"')
+        raise InvalidArgumentError(f"{what}={value!r} is not a number of bytes", hint='give an integer, or "4 GB"')
     return value

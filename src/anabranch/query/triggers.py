@@ -1,4 +1,4 @@
-"""When epochs begin: what a user may write for `trigger`, and what Spark gets."""
+"""When epochs begin: the values of `trigger`, and what Spark gets."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 Trigger = str | timedelta
-"""An interval, or `AVAILABLE_NOW`."""
+"""an interval, or `AVAILABLE_NOW`"""
 
 AVAILABLE_NOW = "available-now"
 
 _HINT = (
-    'write trigger="1 second" (an interval, or a timedelta), trigger="available-now" (what is there, then end), or '
-    "leave it out: epoch follows epoch"
+    'write trigger="1 second" (or a timedelta), or trigger="available-now" (process what is there, then end), or '
+    "leave it out: then epochs follow each other immediately"
 )
 
 
 def trigger_of(given: object) -> str | None:
-    """The trigger in its one form: an interval that `micros` reads, `AVAILABLE_NOW`, or None.
+    """The trigger in its normal form: an interval that `micros` reads, `AVAILABLE_NOW`, or None.
 
-    Spark's own names are taken too: "availableNow", and an interval of zero for none.
+    Spark's own names are accepted too: "availableNow", and an interval of zero for none.
     """
     if given is None:
         return None
@@ -47,7 +47,7 @@ def trigger_of(given: object) -> str | None:
 
 
 def with_trigger(writer: DataStreamWriter, trigger: str | None) -> DataStreamWriter:
-    """Tell Spark; the trigger as `trigger_of` returns it."""
+    """Set Spark's trigger from one that `trigger_of` returned."""
     if trigger is None:
         return writer
     if trigger == AVAILABLE_NOW:
@@ -56,7 +56,7 @@ def with_trigger(writer: DataStreamWriter, trigger: str | None) -> DataStreamWri
 
 
 def trigger_seconds(trigger: str | None) -> float | None:
-    """The interval; None where there is none."""
+    """The interval in seconds; None if there is none."""
     return None if trigger is None or trigger == AVAILABLE_NOW else micros(trigger) / 1e6
 
 
@@ -64,5 +64,5 @@ def _interval(text: str) -> int:
     try:
         return micros(text, "trigger")
     except InvalidWindowError as error:
-        what = 'Spark has replaced it by "available-now"' if text.lower() == "once" else "it is not an interval"
+        what = 'Spark has replaced it with "available-now"' if text.lower() == "once" else "it is not an interval"
         raise InvalidArgumentError(f"trigger={text!r}: {what}", hint=_HINT) from error

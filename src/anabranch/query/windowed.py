@@ -1,4 +1,4 @@
-"""What is to be planned: one windowed aggregate over one DataFrame, checked and with all types known."""
+"""The query to be planned: one windowed aggregate over one DataFrame, checked, with all types known."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from anabranch.windows import Axis, Panes
 
 @dataclass(frozen=True)
 class Query:
-    """A windowed aggregate. `rows_per_key` tells count windows of each key from those over all rows."""
+    """A windowed aggregate. `rows_per_key`: count windows count the rows of each key, not those of all keys."""
 
     source: DataFrame
     time: TimeColumn
@@ -66,13 +66,13 @@ class Query:
 
     @property
     def python_states(self) -> list[PythonState] | None:
-        """How Python evaluates the query in parts; None if an aggregate is Spark's, or its state cannot travel."""
+        """How Python evaluates the query in parts; None if an aggregate is Spark's, or its state cannot be sent."""
         found = [state.in_python for state in self.states if state.in_python is not None]
         return found if len(found) == len(self.states) else None
 
     @property
     def unplaceable(self) -> str | None:
-        """Why no policy can place the keys; None: one can."""
+        """Why no policy can place the keys; None if one can."""
         if not self.keys:
             return "no key to partition by"
         for key in self.keys:
@@ -85,7 +85,7 @@ class Query:
 
     @property
     def evaluated_in_parts(self) -> bool:
-        """Whether the epoch runtime evaluates the query in parts, in Python, whatever policy places the keys."""
+        """Whether the epoch runtime evaluates the query in parts, in Python, with any policy that places the keys."""
         return self.unplaceable is None and self.python_states is not None
 
     def result_like(self, build: Callable[[Query, Strategy, None], DataFrame]) -> DataFrame:
@@ -95,7 +95,7 @@ class Query:
 
     @property
     def native(self) -> bool:
-        """Whether Spark has every aggregate itself, so that it can take all rows of a window at once."""
+        """Whether Spark itself has every aggregate, so that it can aggregate the rows of a window directly."""
         return all(b.direct is not None for b in self.bound.values())
 
 
@@ -105,17 +105,17 @@ def bind(source: DataFrame, aggregate: Aggregate, time: TimeColumn) -> Bound:
 
 
 def inputs_of(source: DataFrame, aggregate: Aggregate, time: TimeColumn) -> Inputs:
-    """What an aggregate takes of this DataFrame."""
+    """The inputs of an aggregate from this DataFrame."""
     columns = [resolve(source, c) for c in aggregate.inputs]
     types = [analysed(aggregate.describe(), source, partial(source.select, c)).schema[0].dataType for c in columns]
     return Inputs(tuple(columns), tuple(types), time.column)
 
 
 def analysed(what: str, source: DataFrame, build: Callable[[], DataFrame]) -> DataFrame:
-    """The DataFrame that `build` makes of the source. What Spark cannot resolve is told now, and with a hint."""
+    """The DataFrame that `build` makes from the source. What Spark cannot resolve is an error here, with a hint."""
     try:
         result = build()
-        # Spark Connect resolves a plan only when it is asked about it, and after a filter it knows the schema unasked.
+        # Spark Connect resolves a plan only on request, and a filter's schema needs no request.
         result.isStreaming  # noqa: B018
         return result
     except AnalysisException as error:
@@ -128,13 +128,13 @@ def analysed(what: str, source: DataFrame, build: Callable[[], DataFrame]) -> Da
 
 
 def resolve(source: DataFrame, column: ColumnLike) -> Column:
-    """The Column of that name, or the Column itself; an unknown name is an error with the near ones."""
+    """The Column with that name, or the Column itself; the error for an unknown name lists similar ones."""
     if isinstance(column, Column):
         return column
     if not isinstance(column, str):
         raise InvalidArgumentError(
             f"{column!r} is not a column",
-            hint="give the name of a column, or a Column; several one by one, not as a list",
+            hint="give the name of a column, or a Column; give several one by one, not as a list",
         )
     session, parts = source.sparkSession, parts_of(column)
     head = find_column(session, source.columns, parts[0]) if len(parts) > 1 else None

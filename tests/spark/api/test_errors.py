@@ -83,10 +83,10 @@ WINDOWS: dict[str, tuple[Make, str, str]] = {
     "no size": (lambda df: stream(df).window(), "needs one size", "rows=100"),
     "two sizes": (lambda df: stream(df).window(size="1 s", rows=5), "needs one size", "rows=100"),
     "rows with a time slide": (
-        lambda df: stream(df).window(rows=5, slide="1 s"), "go with size", "slide_rows"
+        lambda df: stream(df).window(rows=5, slide="1 s"), "are for windows over time", "slide_rows"
     ),
     "size with a row slide": (
-        lambda df: stream(df).window(size="5 s", slide_rows=1), "goes with rows", "slide="
+        lambda df: stream(df).window(size="5 s", slide_rows=1), "is for windows over rows", "slide="
     ),
     "no rows": (lambda df: stream(df).window(rows=0), "size 0 rows is not positive", "above zero"),
     "rows below their slide": (
@@ -145,7 +145,7 @@ def test_a_time_column_that_becomes_one_of_the_wrong_type(cars: DataFrame) -> No
     refused(lambda df: stream(df).select("n", shown), cars, ColumnTypeError, "type string", "to_timestamp")
     # Of a bigint nothing says what it counts; one of another right type is right.
     count = {"at": F.col("n")}
-    refused(lambda df: stream(df).with_columns(count), cars, ColumnTypeError, "does not say what it", 'time_unit="s"')
+    refused(lambda df: stream(df).with_columns(count), cars, ColumnTypeError, "of an unknown unit", 'time_unit="s"')
     whole = {"at": F.col("n").cast("int")}
     assert stream(cars).with_columns(whole).window(size="5 s").agg(n=ab.count()).to_df()
 
@@ -205,7 +205,7 @@ def test_columns_that_an_aggregate_cannot_take(cars: DataFrame, case: str) -> No
 
 
 ARGUMENTS: dict[str, tuple[Make, str, str]] = {
-    "no DataFrame": (lambda df: ab.stream([1, 2], time="at"), "a stream of list", "Spark DataFrame"),
+    "no DataFrame": (lambda df: ab.stream([1, 2], time="at"), "list is not a DataFrame", "Spark DataFrame"),
     "time as a Column": (lambda df: ab.stream(df, time=F.col("at")), "is not the name of a column", 'time="at"'),
     "time as a number": (lambda df: ab.stream(df, time=3), "time=3", 'time="at"'),
     "a number as column": (lambda df: windowed(df).agg(v=ab.sum(5)), "5 is not a column", "the name of a column"),
@@ -256,11 +256,11 @@ ARGUMENTS: dict[str, tuple[Make, str, str]] = {
     "a batch of none": (lambda df: counted(df).using("batch", batch=0), "a batch of 0", "at least one"),
     "half a batch": (lambda df: counted(df).using("batch", batch=1.5), "a batch of 1.5", "at least one"),
     "a ring of none": (lambda df: counted(df).using("pane", nodes=0), "a ring of 0", "at least one"),
-    "negative delay": (lambda df: counted(df).using("pane", max_delay="-1 s"), "max_delay of -1 s", "zero or more"),
+    "negative delay": (lambda df: counted(df).using("pane", max_delay="-1 s"), "max_delay is -1 s", "zero or more"),
     "no sample": (lambda df: counted(df).sample(0.0), "a sample of 0.0", "above 0"),
     "too large a sample": (lambda df: counted(df).sample(1.5), "a sample of 1.5", "up to 1"),
     "a sample in words": (lambda df: counted(df).sample("all"), "a sample of 'all'", "up to 1"),
-    "no density": (lambda df: counted(df).assume(rows_per_pane=0), "0 rows per pane", "above zero"),
+    "no density": (lambda df: counted(df).assume(rows_per_pane=0), "rows_per_pane=0", "above zero"),
     "negative disorder": (lambda df: counted(df).order_by_window(-1), "k = -1", "0 or more"),
     "a rank above 1": (lambda df: ab.quantile("speed", 95), "95 is not within 0 to 1", "0.95"),
     "ranks, one bad": (lambda df: ab.quantile("speed", [0.5, -0.1]), "not within 0 to 1", "0.95"),

@@ -297,7 +297,7 @@ def test_a_join_of_streams_as_a_node(spark: SparkSession, tmp_path: Path) -> Non
     origin = after.parts[0].origin
     assert isinstance(origin, Output) and origin.node is node and origin.delay == 3 * SECOND
     assert after.parts[0].apply(spark.createDataFrame([], joined.schema)).columns[-1] == "join_time"
-    with pytest.raises(StreamingError, match="no watermark of their own"):
+    with pytest.raises(StreamingError, match="results of a stream-stream join have no watermark"):
         after.to_df()
     # What only the runtime can run can be joined on, and is refused by to_df() only.
     again = after.join(other, on="key", within=("1 s", "1 s"), suffix="_last")
@@ -343,7 +343,7 @@ Make = Callable[[Stream], Any]
 W = ("1 s", "1 s")
 
 REFUSED: dict[str, tuple[Make, type[AnabranchError], str, str]] = {
-    "no other": (lambda s: s.join(on="cell", within=("1 s",)), InvalidArgumentError, "one stream", "left.join(right"),
+    "no other": (lambda s: s.join(on="cell", within=("1 s",)), InvalidArgumentError, "two streams", "left.join(right"),
     "a DataFrame": (
         lambda s: s.join(s.source, on="cell", within=W), InvalidArgumentError, "with a DataFrame", "ab.stream(df"
     ),
@@ -356,7 +356,7 @@ REFUSED: dict[str, tuple[Make, type[AnabranchError], str, str]] = {
         'within=("10 minutes", "5 minutes")',
     ),
     "a window for all": (
-        lambda s: s.join(s, on="cell", within="1 s"), InvalidArgumentError, "window of its own", "give 2 durations"
+        lambda s: s.join(s, on="cell", within="1 s"), InvalidArgumentError, "needs its own window", "give 2 durations"
     ),
     "negative window": (
         lambda s: s.join(s, on="cell", within=("1 s", "-1 s")), InvalidArgumentError, "window of -1 s", "zero or more"
@@ -385,7 +385,7 @@ REFUSED: dict[str, tuple[Make, type[AnabranchError], str, str]] = {
     ),
     "three outer": (
         lambda s: s.join(s, s, on="cell", within=("1 us", "1 us", "1 us"), how="left"), InvalidArgumentError,
-        "outer join of 3 streams", "as_stream()",
+        "outer joins support two streams, not 3", "as_stream()",
     ),
     "suffix taken": (
         lambda s: s.with_columns({"speed_right": F.lit(1)}).join(s, on="cell", within=W), InvalidArgumentError,
@@ -401,10 +401,10 @@ REFUSED: dict[str, tuple[Make, type[AnabranchError], str, str]] = {
     ),
     "an outer join with a function": (
         lambda s: s.join(s, on="cell", within=W, how="left", where=even).to_df(), StreamingError,
-        "a left join with a function", "as a Column",
+        "function as `where` of a left", "as a Column",
     ),
     "no groups": (
-        lambda s: s.join(s, on="cell", within=W, groups=0), InvalidArgumentError, "0 partition-groups", "at least 1"
+        lambda s: s.join(s, on="cell", within=W, groups=0), InvalidArgumentError, "groups=0", "at least 1"
     ),
     "start of a batch": (
         lambda s: s.join(s, on="cell", within=W)._emissions(), StreamingError, "bounded DataFrames", "to_df()"
@@ -413,7 +413,7 @@ REFUSED: dict[str, tuple[Make, type[AnabranchError], str, str]] = {
         lambda s: s.join(s, on="cell", within=W).bad_rows(2), InvalidArgumentError, "no stream 2", "0 to 1"
     ),
     "a time that is taken": (
-        lambda s: s.join(s, on="cell", within=W).as_stream(time="at"), InvalidArgumentError, "column 'at' already",
+        lambda s: s.join(s, on="cell", within=W).as_stream(time="at"), InvalidArgumentError, "has a column 'at'",
         "as_stream(time=",
     ),
     "no blocks": (lambda s: ab.JoinTuning(theta=0), InvalidArgumentError, "theta=0", "above zero"),
@@ -441,7 +441,7 @@ def test_refused(case: str, cars: Stream) -> None:
 def test_a_stream_and_a_table(spark: SparkSession, tmp_path: Path) -> None:
     feed = feeds(tmp_path, 1, "timestamp")[0]
     moving = in_micros(feed.stream(spark), time="at", watermark="1 s")
-    with pytest.raises(StreamingError, match="a stream and a bounded DataFrame"):
+    with pytest.raises(StreamingError, match="cannot be joined with a bounded DataFrame"):
         moving.join(in_micros(feed.batch(spark), time="at"), on="key", within=W)
 
 

@@ -57,9 +57,9 @@ def test_explain_reads_a_file(spark: SparkSession, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message", "hint"),
     [
-        (["explain", "--agg", "mean:v"], "there is no aggregate 'mean'", "take one of count"),
+        (["explain", "--agg", "mean:v"], "there is no aggregate 'mean'", "use one of count"),
         (["explain", "--agg", "avg"], "avg needs a column", 'write "avg:column"'),
-        (["explain", "nowhere.parquet"], "there is no file nowhere.parquet", "name a Parquet file"),
+        (["explain", "nowhere.parquet"], "there is no file nowhere.parquet", "give a Parquet file"),
         (["explain", "--size", "soon"], "'soon' is not a duration", "30 minutes"),
         (["explain", "--time", "tt"], "there is no column 'tt'", "did you mean 't'"),
     ],

@@ -152,14 +152,14 @@ def test_a_dense_sample_can_change_the_choice(trips: DataFrame) -> None:
     assert taken(sparse.sample(1.0).explain()) == "pane"
     told = sparse.assume(rows_per_pane=50)
     assert taken(told.explain()) == "pane"
-    assert line(told.explain(), "density") == "50.0 rows per key and pane (as told)"
+    assert line(told.explain(), "density") == "50.0 rows per key and pane (given by assume())"
 
 
 def test_a_sample_of_nothing(spark: SparkSession) -> None:
     empty = spark.createDataFrame([], "at bigint, cell string, fare bigint")
     found = query(empty, "1 min", "1 s").sample(0.5)
     assert found.statistics.rows_per_pane == 1.0
-    assert "held no row" in line(found.explain(), "density")
+    assert "had no rows" in line(found.explain(), "density")
 
 
 def test_count_windows_need_no_sample(trips: DataFrame) -> None:

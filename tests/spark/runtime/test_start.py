@@ -400,16 +400,16 @@ def test_what_cannot_run_says_so(spark: SparkSession, tmp_path: Path) -> None:
     sink = ab.MemorySink()
     cases: list[tuple[type[AnabranchError], str, Callable[[], object]]] = [
         (InvalidArgumentError, "nothing to deliver", lambda: ab.start(checkpoint=tmp_path / "x")),
-        (InvalidArgumentError, "no sink", lambda: query.start("out/", checkpoint=tmp_path / "x")),
+        (InvalidArgumentError, "is not a Sink", lambda: query.start("out/", checkpoint=tmp_path / "x")),
         (InvalidArgumentError, "sink of two", lambda: ab.start(query.to(sink), query.to(sink), checkpoint="x")),
         (StreamingError, "bounded", lambda: in_micros(feed.batch(spark), time="at").window(size="1 s")
             .agg(n=ab.count()).start(sink, checkpoint=tmp_path / "x")),
         (InvalidArgumentError, "no Delta connector", lambda: query.start(ab.DeltaSink("t"), checkpoint=tmp_path / "x")),
         (InvalidArgumentError, "no tuple anywhere", lambda: stream.split(3)),
         (InvalidArgumentError, "0 substreams", lambda: stream.split(0, route="value")),
-        (InvalidArgumentError, "makes operators|make operators", lambda: stream.process(Running(), "a int")),
+        (InvalidArgumentError, "does not create operators", lambda: stream.process(Running(), "a int")),
         (InvalidArgumentError, "columns that it emits", lambda: stream.process(Running)),
-        (InvalidArgumentError, "not one that Spark knows", lambda: stream.process(Running, "a b c")),
+        (InvalidArgumentError, "is not a Spark schema", lambda: stream.process(Running, "a b c")),
         (InvalidArgumentError, "disorder", lambda: ab.QoS(disorder=-1)),
         (InvalidArgumentError, "max_latency", lambda: ab.QoS(max_latency="0 s")),
     ]  # fmt: skip

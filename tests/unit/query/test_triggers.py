@@ -33,7 +33,7 @@ def test_epoch_follows_epoch(given: str | timedelta | None) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("once", 'Spark has replaced it by "available-now"'),
+        ("once", 'Spark has replaced it with "available-now"'),
         ("1 sec ond", "it is not an interval"),
         ("continuous", "it is not an interval"),
         ("", "it is not an interval"),
