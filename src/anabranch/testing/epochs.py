@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -96,14 +97,14 @@ class EpochRun:
         return self.results().rows(output)
 
 
-class _Runner:
+class _Runner(ABC):
     """How a kind of query runs."""
 
     outputs: tuple[str, ...] = ()
 
+    @abstractmethod
     def run(self, epochs: list[Epoch]) -> None:
         """Run what waits, and add its epochs to these; those before an error too."""
-        raise NotImplementedError
 
 
 class _EpochRunner(_Runner):
