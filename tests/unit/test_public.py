@@ -69,6 +69,12 @@ def test_every_public_name_has_a_docstring(module: str) -> None:
     assert [name for name in public.__all__ if name not in ALIASES and not documented(getattr(public, name))] == []
 
 
+def test_all_errors_are_public() -> None:
+    errors = importlib.import_module("anabranch.errors")
+    kinds = [each for each in vars(errors).values() if inspect.isclass(each) and issubclass(each, Exception)]
+    assert {each.__name__ for each in kinds} == set(errors.__all__)
+
+
 def documented(value: Any) -> bool:
     return bool(inspect.getdoc(value))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -74,39 +75,39 @@ class EpochRun:
         self.folder = Path(folder)
         self.epochs: list[Epoch] = []
         """The epochs so far, oldest first."""
-        self._runner: _Runner
+        self._query: _Query
         if isinstance(query, DataFrame):
-            self._runner = _SparkRunner(query, self.folder, settings)
+            self._query = _SparkQuery(query, self.folder, settings)
         else:
-            self._runner = _EpochRunner(query, self.folder, settings)
+            self._query = _StartedQuery(query, self.folder, settings)
 
     def run_epochs(self) -> list[Epoch]:
         """Run all epochs that wait, and return them. An error of the query is raised; nothing of its epoch counts."""
         before = len(self.epochs)
-        self._runner.run(self.epochs)
+        self._query.run(self.epochs)
         return self.epochs[before:]
 
     def results(self) -> Results:
         """All rows so far."""
         parts = [(name, table) for epoch in self.epochs for name, table in epoch.results.tables.items()]
-        return Results.of(parts, self._runner.outputs)
+        return Results.of(parts, self._query.outputs)
 
     def rows(self, output: str | None = None) -> list[dict[str, Any]]:
         """All rows so far; of an output, where there are several."""
         return self.results().rows(output)
 
 
-class _Runner:
+class _Query(ABC):
     """How a kind of query runs."""
 
     outputs: tuple[str, ...] = ()
 
+    @abstractmethod
     def run(self, epochs: list[Epoch]) -> None:
         """Run what waits, and add its epochs to these; those before an error too."""
-        raise NotImplementedError
 
 
-class _EpochRunner(_Runner):
+class _StartedQuery(_Query):
     """In the epoch runtime, by `anabranch.start`."""
 
     def __init__(
@@ -182,7 +183,7 @@ class _Heard:
         pass
 
 
-class _SparkRunner(_Runner):
+class _SparkQuery(_Query):
     """By Spark itself, micro-batch by micro-batch."""
 
     outputs = (ONLY,)

@@ -27,7 +27,10 @@ class Results:
         for name, table in parts:
             if table.num_rows:
                 found.setdefault(name, []).append(table)
-        return cls({name: pa.concat_tables(tables) for name, tables in found.items()}, tuple(outputs))
+        return cls(
+            {name: pa.concat_tables(tables, promote_options="default") for name, tables in found.items()},
+            tuple(outputs),
+        )
 
     def rows(self, output: str | None = None) -> list[dict[str, Any]]:
         """The rows of an output as dictionaries; without a name, those of the only one."""

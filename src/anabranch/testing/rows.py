@@ -48,6 +48,8 @@ def table_of(rows: Rows, schema: pa.Schema | None) -> pa.Table:
         rows = pa.Table.from_batches([rows])
     if isinstance(rows, pa.Table):
         return rows if schema is None else rows.select(schema.names).cast(schema)
+    if isinstance(rows, Mapping | str | Row):
+        raise InvalidArgumentError(f"{rows!r} is not a list of rows", hint="put a single row into a list: [row]")
     given = [_as_dict(row) for row in rows]
     if schema is None:
         if not all(isinstance(row, Mapping) for row in given):

@@ -17,6 +17,11 @@ def test_parts_are_put_together_in_their_order() -> None:
     assert results.table().num_rows == 2
 
 
+def test_a_part_with_nulls_only_takes_the_type_of_the_others() -> None:
+    parts = [("rows", pa.table({"a": [None]})), ("rows", ONE)]
+    assert Results.of(parts).rows() == [{"a": None}, {"a": 1}]
+
+
 def test_an_output_without_rows_is_empty() -> None:
     results = Results.of([("toll", ONE)], ["toll", "alert"])
     assert results.rows("alert") == [] and results.table("alert").num_rows == 0

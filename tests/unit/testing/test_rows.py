@@ -136,6 +136,12 @@ def test_tuples_have_the_names_of_the_other_side() -> None:
         assert_rows_equal([{"a": 1}], [(1, 2)])
 
 
+@pytest.mark.parametrize("row", [{"k": "a"}, Row(k="a"), "a"])
+def test_a_row_that_is_not_in_a_list_is_refused(row: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="not a list of rows"):
+        table_of(row, SCHEMA)
+
+
 def test_a_table_of_tuples_needs_a_schema() -> None:
     with pytest.raises(InvalidArgumentError, match="no names"):
         table_of([(1,)], None)
