@@ -218,7 +218,7 @@ def test_a_checkpoint_that_is_gone_while_results_are_there(query: Query, resumes
     folder, away = query.folder / JOB / "checkpoint", query.folder / "away"
     folder.rename(away)
     # A new query would begin with epoch 0, and the sink has one already.
-    assert "has those of another query" in query.fails(CheckpointError)
+    assert "has the results of another query" in query.fails(CheckpointError)
     shutil.rmtree(folder)
     away.rename(folder)
     resumes()
@@ -227,7 +227,7 @@ def test_a_checkpoint_that_is_gone_while_results_are_there(query: Query, resumes
 def test_results_that_vanish_while_the_query_runs(query: Query, resumes: Callable[..., None]) -> None:
     output, away = query.folder / JOB / "output", query.folder / "away"
     vanish = _Once(lambda: output.rename(away))
-    assert "has vanished while the query ran" in query.fails(StateError, listeners=[vanish])
+    assert "vanished while the query ran" in query.fails(StateError, listeners=[vanish])
     shutil.rmtree(output)
     away.rename(output)
     resumes()

@@ -1,4 +1,4 @@
-"""Aggregates: lift, combine, lower, invert; Anabranch's own and user-defined ones."""
+"""Aggregates: lift, combine, lower, invert; built-in and user-defined ones."""
 
 from anabranch.aggregates.base import Aggregate, Bound, ColumnLike, Inputs, PythonState, State
 from anabranch.aggregates.native import (

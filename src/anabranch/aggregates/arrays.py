@@ -1,4 +1,4 @@
-"""Arrow arrays of states as numpy sees them, and in the order in which Spark sorts values."""
+"""Arrow arrays of states as numpy arrays, and the order in which Spark sorts values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def is_valid(array: pa.Array) -> NDArray[np.bool_]:
 
 
 def numbers_of(array: pa.Array) -> NDArray[Any]:
-    """Numbers with nulls as zero, which is the empty state of a sum."""
+    """Numbers, with nulls as zero: the empty state of a sum."""
     filled = array.fill_null(0) if array.null_count else array
     numbers: NDArray[Any] = filled.to_numpy(zero_copy_only=False)
     return numbers
@@ -31,7 +31,7 @@ def flat_lists(array: pa.Array) -> tuple[Ints, pa.Array]:
 
 
 def canonical(values: pa.Array) -> pa.Array:
-    """Values that Spark takes for equal as the same bits: -0.0 as 0.0, and one NaN for all."""
+    """Values with the same bits if Spark treats them as equal: -0.0 becomes 0.0, and all NaN the same NaN."""
     if not pa.types.is_floating(values.type):
         return values
     numbers = values.to_numpy(zero_copy_only=False)
@@ -39,13 +39,13 @@ def canonical(values: pa.Array) -> pa.Array:
 
 
 def spark_order(value: Any) -> Any:
-    """A key that sorts Python values as Spark sorts them: null first, NaN last, structs and arrays part by part."""
+    """A key that sorts Python values as Spark does: null first, NaN last, structs and arrays element by element."""
     if value is None:
         return (0,)
     if isinstance(value, dict):
-        return (1, *(spark_order(part) for part in value.values()))
+        return (1, *(spark_order(each) for each in value.values()))
     if isinstance(value, list):
-        return (1, *(spark_order(part) for part in value))
+        return (1, *(spark_order(each) for each in value))
     if isinstance(value, float) and value != value:
         return (2,)
     return (1, value)
@@ -61,12 +61,12 @@ def micros_of_times(times: pa.Array) -> Ints:
 
 
 def order_keys(states: pa.Array) -> Ints:
-    """Integers in the order of the states."""
+    """Integers that have the same order as the states."""
     kind = states.type
     if pa.types.is_floating(kind):
         values = numbers_of(states).astype(np.float64)
-        # + 0.0 turns -0.0 into 0.0, and one NaN stands for all. IEEE bits of positive numbers grow with the number,
-        # those of negative ones fall: turn them round.
+        # + 0.0 turns -0.0 into 0.0, and all NaN become one. The IEEE bits of positive numbers grow with the number,
+        # those of negative ones fall, so they are inverted.
         bits = np.where(np.isnan(values), np.nan, values + 0.0).view(np.int64)
         keys: Ints = np.where(bits < 0, np.bitwise_xor(bits, np.iinfo(np.int64).max), bits)
         return keys

@@ -1,11 +1,11 @@
 """Aggregates as lift / combine / lower.
 
 An aggregate says how the rows of a pane become a state (*lift*, a Spark aggregate Column), how the states of panes
-become the state of a window (*combine*, a fold; it may know how to *invert*), and how that becomes a value (*lower*, a
+become the state of a window (*combine*, a fold that may also *invert*), and how that becomes a value (*lower*, a
 Column). A new aggregate is one such object; nothing else in Anabranch knows its name.
 
-`Aggregate` is what a user writes, before anything is known of the columns. `bind` turns it into `Bound`, once their
-types are.
+`Aggregate` is what a user writes, before the types of the columns are known. `bind` turns it into `Bound` once they
+are.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ ColumnLike = str | Column
 class State:
     """One column of an aggregate's pane state.
 
-    `merge` is the combine as a Spark aggregate, for states that Spark can merge by itself (sums, extremes). `result`
-    is the type after the fold, where it is not the type of the state.
+    `merge` is the combine step as a Spark aggregate, for states that Spark can merge itself (sums, extremes). `result`
+    is the type after the fold, if it differs from the type of the state.
     """
 
     lift: Column
@@ -39,9 +39,9 @@ class State:
 
 @dataclass(frozen=True)
 class PythonState:
-    """How workers evaluate an aggregate in Python, each over the rows that it got.
+    """How workers evaluate an aggregate in Python, each over the rows that it received.
 
-    `evaluate` makes a state of rows, of the type `type`, which travels; `fold` combines such states.
+    `evaluate` turns rows into a state of the type `type`, which travels; `fold` combines such states.
     """
 
     evaluate: Evaluate
@@ -53,8 +53,8 @@ class PythonState:
 class Bound:
     """An aggregate over columns of known type.
 
-    `direct` is the plain Spark aggregate with the same answer, for strategies that see all rows of a window; `None`
-    where Spark has none.
+    `direct` is the plain Spark aggregate with the same result, for strategies that see all rows of a window; `None` if
+    Spark has none.
     """
 
     states: tuple[State, ...]
@@ -64,7 +64,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What an aggregate is bound to: its columns, their types, and the time of a row (a timestamp or long)."""
+    """What an aggregate is bound to: its columns, their types, and the row's time (a timestamp or long)."""
 
     columns: tuple[Column, ...]
     types: tuple[DataType, ...]
@@ -73,7 +73,7 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Aggregate:
-    """An aggregate as a user writes it. Make one with `count()`, `sum("x")`, ... or `user_aggregate(...)`."""
+    """An aggregate as a user writes it. Create one with `count()`, `sum("x")`, ... or `user_aggregate(...)`."""
 
     name: str
     inputs: tuple[ColumnLike, ...]
@@ -83,5 +83,5 @@ class Aggregate:
     python: bool = False
 
     def describe(self) -> str:
-        """``avg(fare)``, for explain."""
+        """Text for explain: ``avg(fare)``."""
         return f"{self.name}({', '.join(map(str, self.inputs))})"

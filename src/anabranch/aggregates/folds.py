@@ -2,10 +2,10 @@
 
 A fold takes the states of all panes (one Arrow array, panes of many groups end to end) and the runs of windows, and
 returns one value per run. This is the *combine* of lift / combine / lower, for all windows at once. A fold that can
-subtract (`invertible`) does; the others use two stacks or a queue. Either way the work per pane does not depend on
+subtract (`invertible`) does so; the others use two stacks or a queue. Either way the work per pane does not depend on
 how many windows overlap.
 
-A null state is the state of no rows (all values were null): it changes nothing, and a window with null states only
+A null state is the state of no rows (all values were null): it changes nothing, and a window that has only null states
 has a null result.
 """
 
@@ -42,13 +42,13 @@ from anabranch.errors import ArithmeticOverflowError
 
 @dataclass(frozen=True)
 class Runs:
-    """For every run of windows with the same content, its panes [lo, hi). Both only grow."""
+    """For every run of windows with the same content, its panes [lo, hi). Both only increase."""
 
     lo: Ints
     hi: Ints
 
     def any_valid(self, valid: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Whether the run has a state that is not null."""
+        """Whether each run has a state that is not null."""
         counts = np.concatenate(([0], np.cumsum(valid)))
         result: NDArray[np.bool_] = counts[self.hi] > counts[self.lo]
         return result
@@ -64,17 +64,17 @@ class Fold(ABC):
         """One value per run."""
 
     def settle(self, states: pa.Array, pieces: Runs) -> pa.Array:
-        """Put pieces of one pane in order: on a stream a pane may come in several, one per epoch that brought rows.
+        """Put the pieces of a pane in order: on a stream a pane may come in several, one per epoch that brought rows.
 
-        Most folds do not care, their combine is commutative. Those that go by the order of rows gather the pieces
-        [lo, hi) of a pane into the first one and leave the others empty, so that the number of states stays.
+        Most folds ignore this, because their combine is commutative. Those that depend on the order of rows gather the
+        pieces [lo, hi) of a pane into the first one and leave the others empty, so that the number of states stays.
         """
         return states
 
 
 class Sum(Fold):
-    """Sums. Integers subtract what leaves, exactly; floats use two stacks, since a subtracted float leaves an error
-    behind (and infinity or NaN would stay for ever)."""
+    """Sums. Integers subtract what leaves, exactly; floats use two stacks, because subtracting leaves a rounding error
+    (and infinity or NaN would never go away)."""
 
     invertible = True
 
@@ -92,14 +92,14 @@ class Sum(Fold):
     def _integers(self, values: Ints, runs: Runs) -> Ints:
         total = np.concatenate(([0], np.cumsum(values)))
         sums: Ints = total[runs.hi] - total[runs.lo]
-        # Integers wrap; the difference of two wrapped totals is right unless the sum itself does not fit. Only where
-        # that is possible at all is it worth a second look.
+        # Integers wrap around; the difference of two wrapped totals is right unless the sum itself does not fit. Check
+        # only if that is possible at all.
         largest = float(np.abs(values.astype(np.float64)).max(initial=0))
         if largest * float((runs.hi - runs.lo).max(initial=0)) >= 2.0**63:
             approximate = np.concatenate(([0.0], np.cumsum(values.astype(np.longdouble))))
             if np.abs((approximate[runs.hi] - approximate[runs.lo]) - sums).max() > 2.0**62:
                 raise ArithmeticOverflowError(
-                    "the sum of a window does not fit a 64-bit integer, and a wrapped sum would be wrong",
+                    "the sum of a window does not fit a 64-bit integer, so it would wrap around to a wrong value",
                     hint="cast the column to double or decimal before the sum",
                 )
         return sums
@@ -132,7 +132,7 @@ class DecimalMean(Fold):
 
 @dataclass(frozen=True)
 class Extreme(Fold):
-    """The least or greatest state, of any type that Arrow can order. NaN is greater than every number, as in Spark."""
+    """The smallest or largest state, for any type that Arrow can order. NaN is above every number, as in Spark."""
 
     greatest: bool
 
@@ -144,7 +144,7 @@ class Extreme(Fold):
 
 @dataclass(frozen=True)
 class Edge(Fold):
-    """The state of the first or last pane that has one: panes are in the order of time, states are (time, value).
+    """The first or last state that is not null: panes are in the order of time, and states are (time, value).
 
     Panes of count windows may share a time; then the value decides, as within a pane.
     """
@@ -182,7 +182,7 @@ class Moments(Fold):
 
 
 class DistinctCount(Fold):
-    """How many different values, exactly, from the set of each pane. Counts how many panes hold each value."""
+    """The exact number of distinct values, from the set of each pane. Counts how many panes contain each value."""
 
     invertible = True
 
@@ -204,7 +204,7 @@ class MostFrequent(Fold):
         starts, entries = flat_lists(states)
         values, counts = entries.field(0), entries.field(1).to_numpy().astype(np.int64)
         encoded = canonical(values).dictionary_encode()
-        # Codes in the order of the values, so that ties are broken by value and not by who came first.
+        # Codes in the order of the values, so that ties are broken by value and not by order of arrival.
         by_value = pc.sort_indices(encoded.dictionary).to_numpy()
         rank = np.empty(len(by_value), np.int64)
         rank[by_value] = np.arange(len(by_value))
@@ -212,14 +212,14 @@ class MostFrequent(Fold):
         ends, top, weights = kernels.most_frequent(starts, codes, counts, len(rank), runs.lo, runs.hi, self.k)
         top_values = encoded.dictionary.take(pa.array(by_value[top]))
         items = pa.StructArray.from_arrays([top_values, pa.array(weights)], fields=list(entries.type))
-        # The type of the states, not a new one: it says which parts may be null, and Spark compares that.
+        # The type of the states, not a new one: it says which fields may be null, and Spark compares that.
         return pa.ListArray.from_arrays(pa.array(np.concatenate(([0], ends)), pa.int32()), items, type=states.type)
 
 
 class Concatenate(Fold):
-    """All elements, pane after pane: in the order of time, if each pane's list is. Elements are (time, value).
+    """All elements, pane after pane: in the order of time if each pane's list is. Elements are (time, value).
 
-    Panes of count windows may share a time; their elements of that time are put in the order of their values.
+    Panes of count windows may share a time; their elements with that time are sorted by value.
     """
 
     def settle(self, states: pa.Array, pieces: Runs) -> pa.Array:
@@ -277,7 +277,7 @@ class KllQuantiles(Fold):
 class UserFold(Fold):
     """A user-defined aggregate over the rows of each pane.
 
-    With `merge`, each row is seen once and panes are merged with two stacks; without, each window starts anew.
+    With `merge`, each row is processed once, and panes are merged with two stacks; without, each window starts afresh.
     """
 
     init: Callable[[], Any]
@@ -291,14 +291,14 @@ class UserFold(Fold):
 
     def __call__(self, states: pa.Array, runs: Runs) -> pa.Array:
         starts, rows = flat_lists(states)
-        # The first field is the time the rows were sorted by; the others are the aggregate's inputs.
+        # The first field is the time that the rows are sorted by; the others are the aggregate's inputs.
         columns = [rows.field(i).to_pylist() for i in range(1, rows.type.num_fields)]
         values = list(zip(*columns, strict=True)) if columns else [()] * len(rows)
         if self.merge is None:
             bounds = zip(starts[runs.lo].tolist(), starts[runs.hi].tolist(), strict=True)
             results = [self._run(values[begin:end]) for begin, end in bounds]
         else:
-            # None for a piece without rows (see `settle`): not init(), which merge need not leave unchanged.
+            # None for a piece without rows (see `settle`), not init(): merging with it might change a state.
             spans = zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True)
             panes = [self._run(values[begin:end]) if end > begin else None for begin, end in spans]
             merged = fold_objects(panes, runs.lo, runs.hi, self._merge_known, deepcopy)
@@ -319,7 +319,7 @@ class UserFold(Fold):
 
 
 _EXACT = Context(prec=120, rounding=ROUND_HALF_UP)
-"""Python rounds decimals to 28 digits unless told otherwise; Spark's have up to 38, before and after the point."""
+"""By default Python rounds decimals to 28 digits; Spark's have up to 38, before and after the point."""
 
 
 def _decimal_array(values: list[Decimal | None], kind: pa.DataType, what: str) -> pa.Array:
@@ -336,7 +336,7 @@ def _in_order(lists: list[list[Any]]) -> list[Any]:
 
 
 def _settled(states: pa.Array, pieces: Runs, gather: Callable[[list[Any]], Any], empty: Any) -> pa.Array:
-    """The states with the pieces of each pane gathered into the first one that it has."""
+    """The states, with the pieces of each pane gathered into its first piece."""
     if not len(pieces.lo):
         return states
     at = np.concatenate([np.arange(lo, hi) for lo, hi in zip(pieces.lo, pieces.hi, strict=True)])
@@ -351,20 +351,20 @@ def _settled(states: pa.Array, pieces: Runs, gather: Callable[[list[Any]], Any],
 
 
 def _share_a_time(at: Ints, first: Ints, last: Ints, runs: Runs) -> bool:
-    """Whether in some run a pane begins with the time that the one before it ends with.
+    """Whether in some run a pane begins with the time at which the one before it ends.
 
     `at` are the panes that have rows, `first` and `last` the first and last time of each.
     """
     tied = np.flatnonzero(last[:-1] == first[1:])
     if not len(tied) or not len(runs.lo):
         return False
-    # Of the runs that begin by the first of the two, the last one reaches furthest.
+    # Of the runs that begin at or before the first of the two panes, the last one reaches furthest.
     run = np.searchsorted(runs.lo, at[tied], side="right") - 1
     return bool(((run >= 0) & (runs.hi[run] > at[tied + 1])).any())
 
 
 def _ranks(states: pa.Array) -> Ints:
-    """The places of (time, value) in Spark's order: by time, and then by value, null first."""
+    """The ranks of (time, value) in Spark's order: by time, then by value, null first."""
     times, values = states.field(0), states.field(1)
     ranks = np.empty(len(states), np.int64)
     ranks[np.lexsort((order_keys(values), is_valid(values), micros_of_times(times)))] = np.arange(len(states))

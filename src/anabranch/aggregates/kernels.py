@@ -1,13 +1,13 @@
 """Numba kernels for sliding windows over panes.
 
-All of them work on the panes of many groups laid end to end, sorted by group and pane. `find_runs` walks them once and
-says which *runs* there are: a run is a stretch of consecutive windows with the same content, the panes ``[lo, hi)``.
-From one run to the next, lo and hi only grow, also from group to group, so every fold below costs O(1) per pane
-whatever the overlap. A group's answer changes only where a pane enters or leaves: there are at most two runs per
-pane and window specification, and windows between them need no work at all.
+All of them work on the panes of many groups end to end, sorted by group and pane. `find_runs` walks over them once and
+finds the *runs*: a run is a stretch of consecutive windows with the same content, the panes ``[lo, hi)``. From one run
+to the next, lo and hi only increase, also from group to group, so every fold below costs O(1) per pane whatever the
+overlap. A group's result changes only where a pane enters or leaves: there are at most two runs per pane and window
+specification, and windows between them need no work at all.
 
-Folds that cannot subtract use two stacks: the panes ``[lo, mid)`` with their suffix results, the panes ``[mid, hi)``
-as one running result; when lo reaches mid, the back becomes the front. Every pane is turned once.
+Folds that cannot subtract use two stacks: the panes ``[lo, mid)`` with their suffix results, and the panes
+``[mid, hi)`` as one running result; when lo reaches mid, the back becomes the front. Every pane is moved once.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ MOMENTS = 1
 
 @kernel()
 def sorted_by_group(groups: Ints) -> tuple[Ints, Ints]:
-    """The order that brings the members of each group together, as they came, and where each group begins.
+    """The order that brings the members of each group together, otherwise unchanged, and where each group begins.
 
-    Groups are numbered 0, 1, ... without a gap; so counting sorts them, in two passes.
+    Groups are numbered 0, 1, ... without gaps, so a counting sort in two passes is enough.
     """
     count = groups.max() + 1 if len(groups) else 0
     offsets = np.zeros(count + 1, np.int64)
@@ -52,8 +52,8 @@ def find_runs(
 ) -> tuple[Ints, Ints, Ints, Ints, Ints]:
     """The runs of every group: (group, first window, last window, lo, hi).
 
-    Group g holds the panes ``offsets[g]:offsets[g+1]``, sorted (a pane that came in pieces is there several times), and
-    answers for the windows that start in the panes first_start[g] .. last_start[g].
+    Group g has the panes ``offsets[g]:offsets[g+1]``, sorted (a pane in pieces occurs several times), and evaluates the
+    windows that start in the panes first_start[g] .. last_start[g].
     """
     capacity = 2 * len(panes) + len(offsets)
     group = np.empty(capacity, np.int64)
@@ -79,7 +79,7 @@ def find_runs(
             if lo == hi:
                 if hi == end:
                     break
-                # An empty window: go on with the first that reaches the next pane.
+                # An empty window: continue with the first that reaches the next pane.
                 j = (panes[hi] - offset - size) // slide + 1
                 continue
             leave = (panes[lo] - offset) // slide + 1
@@ -99,12 +99,12 @@ def find_runs(
 
 @kernel()
 def _combine(op: int, into: Any, other: Any) -> None:
-    """into = into + other, for a row of state columns."""
+    """Add `other` to `into`, for a row of state columns."""
     if op == SUM:
         into[0] += other[0]
         return
     # Chan's update of (count, mean, sum of squared deviations). An empty side changes nothing; the formula alone would
-    # make NaN of it where the square of the other's mean is infinite.
+    # give NaN if the square of the other's mean is infinite.
     if other[0] == 0.0:
         return
     if into[0] == 0.0:
@@ -149,9 +149,9 @@ def two_stacks(op: int, states: Any, lo: Ints, hi: Ints) -> Any:
 
 @kernel()
 def least(order: Ints, valid: Any, lo: Ints, hi: Ints) -> Ints:
-    """Which state has the least order key in [lo, hi), for every run; -1 where none is valid.
+    """The state with the smallest order key in [lo, hi), for every run; -1 if none is valid.
 
-    A queue of candidates with growing keys: a state leaves it when a smaller one comes behind it.
+    A queue of candidates with increasing keys: a state leaves it when a smaller one follows.
     """
     out = np.empty(len(lo), np.int64)
     queue = np.empty(len(order) + 1, np.int64)
@@ -174,13 +174,13 @@ def least(order: Ints, valid: Any, lo: Ints, hi: Ints) -> Ints:
 
 @kernel()
 def distinct(starts: Ints, codes: Ints, n_codes: int, lo: Ints, hi: Ints) -> Ints:
-    """How many different codes the panes [lo, hi) hold; pane i holds codes[starts[i]:starts[i+1]]."""
+    """The number of distinct codes in the panes [lo, hi); pane i has codes[starts[i]:starts[i+1]]."""
     seen = np.zeros(n_codes, np.int64)
     out = np.empty(len(lo), np.int64)
     count = 0
     added = removed = 0
     for r in range(len(lo)):
-        # Both ends move forward only, so each code is added once and removed once.
+        # Both ends only move forward, so each code is added once and removed once.
         for i in range(starts[added], starts[hi[r]]):
             seen[codes[i]] += 1
             if seen[codes[i]] == 1:
@@ -201,7 +201,7 @@ def most_frequent(
 ) -> tuple[Ints, Ints, Ints]:
     """The k codes with the largest weight in [lo, hi): (ends of the runs' lists, codes, weights).
 
-    Ties go to the smaller code. Choosing costs as much as there are different codes in the window.
+    Ties go to the smaller code. The cost of choosing is proportional to the number of distinct codes in the window.
     """
     total = np.zeros(n_codes, np.int64)
     live = np.empty(n_codes, np.int64)

@@ -1,7 +1,7 @@
-"""The aggregates that Anabranch brings. Lift and lower are Spark's own functions, compiled by Spark.
+"""The built-in aggregates. Lift and lower are Spark's own functions, compiled by Spark.
 
-Nulls are ignored, as Spark's aggregates do; an aggregate over nulls only is null (a count is 0). `first` and `last`
-are by time, and follow Spark's `min_by` / `max_by`: there a null is a value like another.
+Nulls are ignored, as in Spark's aggregates; an aggregate over only nulls is null (a count is 0). `first` and `last` go
+by time and follow Spark's `min_by` / `max_by`, in which null is an ordinary value.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ _LEAST, _GREATEST = folds.Extreme(greatest=False), folds.Extreme(greatest=True)
 
 @called_as("ab.count()")
 def count(column: ColumnLike | None = None) -> Aggregate:
-    """Rows; with a column, rows in which it is not null."""
+    """The number of rows; with a column, of rows in which it is not null."""
 
     def bind(inputs: Inputs) -> Bound:
-        counted = F.count(inputs.columns[0]) if inputs.columns else F.count(F.lit(1))
-        return Bound((State(counted, _SUM, F.sum),), _first, counted)
+        rows = F.count(inputs.columns[0]) if inputs.columns else F.count(F.lit(1))
+        return Bound((State(rows, _SUM, F.sum),), _first, rows)
 
     return Aggregate("count", () if column is None else (column,), bind, invertible=True)
 
 
 @called_as('ab.sum("fare")')
 def sum(column: ColumnLike) -> Aggregate:
-    """Sum; integers exactly, an overflow is an error."""
+    """The sum; exact for integers, and an overflow is an error."""
 
     def bind(inputs: Inputs) -> Bound:
         value, kind = _numeric("sum", inputs), sum_type(inputs.types[0])
@@ -64,12 +64,12 @@ def sum(column: ColumnLike) -> Aggregate:
 
 @called_as('ab.avg("fare")')
 def avg(column: ColumnLike) -> Aggregate:
-    """Mean: a double, or for decimals a decimal with four more places, as in Spark."""
+    """The mean: a double, or for decimals a decimal with four more places, as in Spark."""
 
     def bind(inputs: Inputs) -> Bound:
         value, kind = _numeric("avg", inputs), inputs.types[0]
         if isinstance(kind, DecimalType):
-            # Divided in the fold: Spark's division of two decimals keeps fewer digits than its own average.
+            # Divided in the fold: Spark's division of two decimals keeps fewer digits than its average.
             result = _bounded_decimal(kind.precision + 4, kind.scale + 4)
             total = F.struct(checked_sum(value, sum_type(kind)).alias("sum"), F.count(value).alias("n"))
             mean = State(total, folds.DecimalMean(result.precision, result.scale), result=result)
@@ -83,53 +83,55 @@ def avg(column: ColumnLike) -> Aggregate:
 
 @called_as('ab.min("fare")')
 def min(column: ColumnLike) -> Aggregate:
-    """The least value, of any type with an order. NaN is greater than every number, as in Spark."""
+    """The smallest value, of any type with an order. NaN is above every number, as in Spark."""
     return _extreme("min", column, F.min, _LEAST)
 
 
 @called_as('ab.max("fare")')
 def max(column: ColumnLike) -> Aggregate:
-    """The greatest value, of any type with an order."""
+    """The largest value, of any type with an order."""
     return _extreme("max", column, F.max, _GREATEST)
 
 
 @called_as('ab.variance("fare")')
 def variance(column: ColumnLike, *, population: bool = False) -> Aggregate:
-    """Sample variance (or that of the population); that of one row is null, as in Spark."""
+    """The sample variance (or population variance); null for a single row, as in Spark."""
     return _spread("variance", column, population, lambda v: v, F.var_pop if population else F.var_samp)
 
 
 @called_as('ab.stddev("fare")')
 def stddev(column: ColumnLike, *, population: bool = False) -> Aggregate:
-    """Sample standard deviation (or that of the population)."""
+    """The sample standard deviation (or population standard deviation)."""
     return _spread("stddev", column, population, F.sqrt, F.stddev_pop if population else F.stddev_samp)
 
 
 @called_as('ab.first("fare")')
 def first(column: ColumnLike) -> Aggregate:
-    """The value of the earliest row; of several at the same time, the least value."""
+    """The value of the earliest row; the smallest if several rows have that time."""
     return _by_time("first", column, F.min, last=False)
 
 
 @called_as('ab.last("fare")')
 def last(column: ColumnLike) -> Aggregate:
-    """The value of the latest row; of several at the same time, the greatest value."""
+    """The value of the latest row; the largest if several rows have that time."""
     return _by_time("last", column, F.max, last=True)
 
 
 @called_as('ab.count_distinct("cell")')
 def count_distinct(column: ColumnLike, *, approx: bool = False, lg_k: int = 12) -> Aggregate:
-    """How many different values: exactly, or with `approx` by HyperLogLog of 2^lg_k registers.
+    """The number of distinct values: exact, or with `approx` by HyperLogLog with 2^lg_k registers.
 
     The exact form keeps every pane's set of values; the approximate one keeps a sketch of at most 2^lg_k bytes, with
     a relative error of about 1.04 / sqrt(2^lg_k).
     """
     if not _whole(lg_k) or not 4 <= lg_k <= 21:
-        raise InvalidArgumentError(f"lg_k is {lg_k!r}, a HyperLogLog has 2^4 to 2^21 registers", hint="take 12")
+        raise InvalidArgumentError(
+            f"lg_k={lg_k!r} is not between 4 and 21", hint="use 12: a HyperLogLog of 4,096 registers"
+        )
 
     def exact(inputs: Inputs) -> Bound:
         values = F.collect_set(_orderable("count_distinct", inputs))
-        # size() of the set, and not count(distinct): streams refuse that.
+        # size() of the set, because streams refuse count(distinct).
         return Bound((State(values, folds.DistinctCount(), result=LongType()),), _first, F.size(values).cast("long"))
 
     def sketch(inputs: Inputs) -> Bound:
@@ -142,16 +144,16 @@ def count_distinct(column: ColumnLike, *, approx: bool = False, lg_k: int = 12) 
 
 @called_as('ab.quantile("fare", 0.95)')
 def quantile(column: ColumnLike, q: float | Sequence[float], *, k: int = 200) -> Aggregate:
-    """Approximate quantile(s) by a KLL sketch: the rank is off by about 1.65 / k^0.9 or less, 1.3 % at k = 200.
+    """Approximate quantile(s) by a KLL sketch, with a rank error of about 1.65 / k^0.9: 1.3 % at k = 200.
 
     One q gives a double, several an array of doubles.
     """
     single = isinstance(q, (int, float))
     ranks = (q,) if single else tuple(q) if isinstance(q, (list, tuple)) else ()
     if not ranks or not builtins.all(isinstance(r, (int, float)) and 0.0 <= r <= 1.0 for r in ranks):
-        raise InvalidArgumentError(f"quantile {q!r} is not within 0 to 1", hint="for the 95th percentile write 0.95")
+        raise InvalidArgumentError(f"quantile {q!r} is not between 0 and 1", hint="for the 95th percentile write 0.95")
     if not _whole(k) or not 8 <= k <= 65535:
-        raise InvalidArgumentError(f"k is {k!r}, a KLL sketch takes 8 to 65535", hint="take 200; more is more exact")
+        raise InvalidArgumentError(f"k={k!r} is not between 8 and 65535", hint="use 200, or more for higher precision")
 
     def bind(inputs: Inputs) -> Bound:
         sketch = F.kll_sketch_agg_double(_numeric("quantile", inputs).cast("double"), F.lit(k))
@@ -166,9 +168,11 @@ def quantile(column: ColumnLike, q: float | Sequence[float], *, k: int = 200) ->
 
 @called_as('ab.top_k("cell", 3)')
 def top_k(column: ColumnLike, k: int) -> Aggregate:
-    """The k most frequent values, exactly, as an array of (value, count); of equal counts the smaller value first."""
+    """The k most frequent values, exact, as an array of (value, count); with equal counts, the smaller value first."""
     if not _whole(k) or k < 1:
-        raise InvalidArgumentError(f"top_k of {k!r} values", hint="k is a whole number, at least 1")
+        raise InvalidArgumentError(
+            f"k={k!r} of top_k is not a positive whole number", hint="give a whole number, at least 1"
+        )
 
     def bind(inputs: Inputs) -> Bound:
         value = _orderable("top_k", inputs)
@@ -275,12 +279,12 @@ def _orderable(name: str, inputs: Inputs) -> Column:
 
 
 def _hashable(name: str, inputs: Inputs) -> Column:
-    """What a HyperLogLog can hash; other ordered types go in as their text."""
+    """The value in a type that HyperLogLog can hash; other ordered types become text."""
     value, kind = _orderable(name, inputs), inputs.types[0]
     if isinstance(kind, TimestampType):
-        return F.unix_micros(value)  # The text of a time depends on the session's zone, which shows some hours twice.
+        return F.unix_micros(value)  # A time's text depends on the session's zone, in which some hours occur twice.
     if isinstance(kind, (DoubleType, FloatType)):
-        value = value + F.lit(0.0).cast(kind)  # -0.0 becomes 0.0: equal numbers must have equal texts.
+        value = value + F.lit(0.0).cast(kind)  # -0.0 becomes 0.0: equal numbers must have equal text.
     return value if kind.typeName() in ("integer", "long", "string", "binary") else value.cast("string")
 
 
@@ -289,6 +293,6 @@ def _checked(name: str, inputs: Inputs, wanted: str, fits: Callable[[DataType], 
     if not fits(kind):
         raise ColumnTypeError(
             f"{name} needs {wanted}, but its column is of type {kind.simpleString()}",
-            hint=f"cast the column, or give {name} another one",
+            hint="cast the column, or use another one",
         )
     return inputs.columns[0]

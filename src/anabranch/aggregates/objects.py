@@ -15,8 +15,8 @@ def fold_objects(
 ) -> list[S]:
     """Fold states[lo:hi] for every run with O(1) merges per state.
 
-    `merge` may change and return its first argument, and return or keep its second, if `copy` really copies: a state
-    that is needed again is copied before a merge could change it, now or through what an earlier merge kept of it.
+    `merge` may change and return its first argument, and return or keep its second, if `copy` makes real copies: a
+    state that is needed again is copied before a merge can change it, directly or through what an earlier merge kept.
     """
     out: list[S] = []
     front: dict[int, S] = {}

@@ -1,7 +1,7 @@
-"""User-defined aggregates in parts: some rows of a key become a state, and states of one key become its result.
+"""Partial evaluation of user-defined aggregates: some rows of a key become a state, and its states become the result.
 
-Unlike `folds.UserFold`, which gets all rows of a window, neither side needs the rows of a key in one place or in order;
-the state has a type that Arrow knows, so that it can travel.
+Unlike `folds.UserFold`, which gets all rows of a window, neither step needs the rows of a key in one place or in order.
+The state has an Arrow type, so that it can travel.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from anabranch.errors import OperatorError
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Partial evaluation: the rows of each group, which lie together, into one state per group."""
+    """Partial evaluation: the rows of each group, which are adjacent, become one state per group."""
 
     init: Callable[[], Any]
     incr: Callable[..., Any]
@@ -34,7 +34,7 @@ class Evaluate:
         """Group g has the rows offsets[g] to offsets[g+1]."""
         init, incr, states = self.init, self.incr, []
         lists = [column.to_pylist() for column in columns]
-        # One input is the usual case: no tuple per row then.
+        # A single input is the usual case: it needs no tuple per row.
         rows = iter(lists[0]) if len(lists) == 1 else zip(*lists, strict=True) if lists else repeat(())
         single = len(lists) == 1
         for size in np.diff(offsets).tolist():
@@ -49,33 +49,35 @@ class Evaluate:
         return states
 
     def typed(self, states: Sequence[Any]) -> pa.Array:
-        """The states as they travel. What their type cannot hold is an error: it would change the result."""
+        """The states as they travel. A value that does not fit their type is an error: it would change the result."""
         try:
             made = pa.array(states, type=self.state)
-            # Arrow cuts off what a type cannot hold: fractions, digits, fields. These three hold all there is.
+            # Arrow cuts off what does not fit a type: fractions, digits, fields. These three types lose nothing.
             exact = self.state in (pa.float64(), pa.string(), pa.bool_())
             whole = exact or _same(untyped(made), list(states))
         except (ValueError, TypeError, OverflowError) as error:
             raise self._wrong(str(error)) from error
         if not whole:
-            raise self._wrong("a number would lose digits, a struct fields, or a tuple or set its kind")
+            raise self._wrong(
+                "a number would lose digits, a struct would lose fields, or a tuple or set would become a list"
+            )
         return made
 
     def _wrong(self, why: str) -> OperatorError:
         return OperatorError(
-            f"a state of the user-defined aggregate is not of its declared type {self.state}, and cannot travel: {why}",
-            hint="make `state` the type of what init, incr and merge return: lists, dicts, numbers, strings",
+            f"a state of the user-defined aggregate does not fit its declared type {self.state}: {why}",
+            hint="declare as `state` the type that init, incr and merge return: lists, dicts, numbers, strings",
         )
 
 
 def untyped(states: pa.Array) -> list[Any]:
-    """States as Python has them again: maps as dicts."""
+    """States as Python values again, with maps as dicts."""
     values: list[Any] = states.to_pylist(maps_as_pydicts="strict")
     return values
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Equal; NaN is equal to itself."""
+    """Whether two values are equal; NaN is equal to itself."""
     if a == b or (a != a and b != b):
         return True
     if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
@@ -85,7 +87,7 @@ def _same(a: Any, b: Any) -> bool:
 
 @dataclass(frozen=True)
 class StateFold(Fold):
-    """Combines such states, and lowers them."""
+    """Combines such states and turns them into results."""
 
     state: pa.DataType
     merge: Callable[[Any, Any], Any]
@@ -93,9 +95,9 @@ class StateFold(Fold):
     returns: pa.DataType
 
     def __call__(self, states: pa.Array, runs: Runs) -> pa.Array:
-        # Spark gives times back in the session's zone; those that stayed are in UTC.
+        # Times that went through Spark are in the session's zone; those that stayed are in UTC.
         values = untyped(states if states.type == self.state else states.cast(self.state))
-        if (runs.lo[1:] >= runs.hi[:-1]).all():  # no state is needed twice: nothing to copy, nothing to stack
+        if (runs.lo[1:] >= runs.hi[:-1]).all():  # no state is needed twice: no copies and no stacks
             bounds = zip(runs.lo.tolist(), runs.hi.tolist(), strict=True)
             merged = [reduce(self.merge, values[lo:hi]) if hi - lo > 1 else values[lo] for lo, hi in bounds]
         else:

@@ -1,4 +1,4 @@
-"""User-defined aggregates in Python: init / incr / final (paper 4), with an optional merge."""
+"""User-defined aggregates in Python: init / incr / final, with an optional merge."""
 
 from __future__ import annotations
 
@@ -31,29 +31,31 @@ def user_aggregate(
 ) -> Aggregate:
     """An aggregate of your own.
 
-    ``init()`` makes a state, ``incr(state, *values)`` takes one row and returns the state, ``final(state)`` makes the
-    result, of the Spark type ``returns``. Rows come in the order of time; nulls come as None, and
-    timestamps as `datetime` in UTC.
+    ``init()`` makes a state, ``incr(state, *values)`` adds one row and returns the state, ``final(state)`` makes the
+    result, of the Spark type ``returns``. Rows come in the order of time; nulls come as None, and timestamps as
+    `datetime` in UTC.
 
-    With ``merge(earlier, later)``, which returns the state of both, it may run on panes: each row is seen once, however
-    many windows it is in. Without it, each window takes all its rows anew, in batches or single windows. `incr` and
-    `merge` may change their first argument; `init`, `incr`, `merge` and `final` must have no other effect.
+    With ``merge(earlier, later)``, which returns the combined state, it can run on panes: each row is processed once,
+    however many windows contain it. Without it, each window processes all its rows again, in batches or single windows.
+    `incr` and `merge` may change their first argument; `init`, `incr`, `merge` and `final` must have no other effects.
 
-    With ``state``, the Spark type of the state, an aggregate with a merge can be evaluated in parts: workers take some
-    rows of a key each, and their states travel and are merged (see `Windowed.by`, `partition`). It says that the order
-    of rows does not matter: they, and the states of parts, come in any order. States are what Arrow makes of them:
-    lists, dicts (for a map or struct), numbers, strings, None.
+    With ``state``, the Spark type of the state, an aggregate with a merge can be evaluated on several workers: each
+    takes some rows of a key, and their states travel and are merged (see `Windowed.by`, `partition`). The order of rows
+    must not matter then: rows and partial states come in any order. States are values that Arrow can hold: lists, dicts
+    (for a map or struct), numbers, strings, None.
 
         >>> spread = user_aggregate("speed", init=list, incr=lambda s, v: [*s, v], merge=lambda a, b: a + b,
         ...                         final=lambda s: max(s) - min(s), returns="double")
     """
     for label, function in (("init", init), ("incr", incr), ("final", final), ("merge", merge or init)):
         if not callable(function):
-            raise InvalidArgumentError(f"{label} of {name} is {function!r}, not a function", hint="pass a function")
+            raise InvalidArgumentError(
+                f"{label} of {name} is {function!r}, which is not a function", hint="pass a function"
+            )
     if state is not None and merge is None:
         raise InvalidArgumentError(
-            f"{name} has a type for its state, but no merge: states of parts could not become one",
-            hint="give merge=..., or leave state out",
+            f"{name} has a state type but no merge, so partial states could not be combined",
+            hint="give merge=..., or leave out state",
         )
 
     def bind(inputs: Inputs) -> Bound:
@@ -61,9 +63,9 @@ def user_aggregate(
         for kind in inputs.types:
             if not can_be_sorted(kind):
                 raise ColumnTypeError(
-                    f"{name} cannot take a column of type {kind.simpleString()}: rows at the same time are ordered by "
-                    "their values, and these have no order",
-                    hint="take the parts that are needed out of it first, or F.to_json(...)",
+                    f"{name} cannot use a column of type {kind.simpleString()}: rows with the same time are sorted by "
+                    "their values, and these cannot be sorted",
+                    hint="extract the fields you need first, or use F.to_json(...)",
                 )
         row = F.struct(inputs.time.alias("t"), *(c.alias(f"v{i}") for i, c in enumerate(inputs.columns)))
         rows = F.sort_array(F.collect_list(row))

@@ -1,1 +1,1 @@
-"""How data comes in and goes out: Arrow blocks, recorded files as streams."""
+"""How data comes in and goes out: Arrow blocks, recorded files as streams, sinks."""

@@ -1,17 +1,17 @@
-"""Blocks: a *physical window* is one Arrow record batch of some thousand tuples that travels as one value (paper 5).
+"""Blocks: a *physical window* is one Arrow record batch of some thousand tuples that travels as one value.
 
-Moving tuples one by one is what is slow; a block is moved as bytes and read without copying. It exists in two forms:
+Moving tuples one by one is slow; a block moves as bytes and is read without copying. It exists in two forms:
 
 - **packed**: an Arrow IPC *stream* of one record batch, uncompressed, for a binary column of a DataFrame;
 - **in a file**: record batch `index` of an Arrow IPC *file*, or row group `index` of a Parquet file, named by a
-  `BlockRef`. Where workers see the same files, a reference is all that has to be moved.
+  `BlockRef`. If workers see the same files, only the reference has to be moved.
 
 Times are microseconds since 1970-01-01 UTC, whatever the column's type: a timestamp (finer units are rounded down, one
-without a time zone counts as UTC) or an int64 that holds microseconds already. ``min_t`` and ``max_t`` are inclusive
-and leave rows without a time out; a block that has no time at all has None.
+without a time zone counts as UTC) or an int64 of microseconds. ``min_t`` and ``max_t`` are inclusive and ignore rows
+without a time; both are None if no row of the block has a time.
 
-Files are memory-mapped, and a few stay open in each process, known by path, size and time of change. **A file must not
-change while its blocks are in use.**
+Files are memory-mapped, and each process keeps a few open, identified by path, size and modification time. **A file
+must not change while its blocks are in use.**
 """
 
 from __future__ import annotations
@@ -37,28 +37,33 @@ from anabranch.errors import ColumnTypeError, InvalidArgumentError, column_not_f
 OPEN_FILES = 8
 """How many files a process keeps open."""
 
-_PER_MICRO = {"s": (1_000_000, 1), "ms": (1_000, 1), "us": (1, 1), "ns": (1, 1_000)}  # times this, divided by that
-_MICROS = 1_000_000  # of a second
+_PER_MICRO = {
+    "s": (1_000_000, 1),
+    "ms": (1_000, 1),
+    "us": (1, 1),
+    "ns": (1, 1_000),
+}  # multiply by the first, divide by the second
+_MICROS = 1_000_000  # per second
 _PARQUET_UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
 
 
 @dataclass(frozen=True)
 class Packed:
-    """That a source delivers blocks and not rows: references to files, or Arrow payloads in a binary column."""
+    """Says that a source delivers blocks and not rows: references to files, or Arrow payloads in a binary column."""
 
     schema: pa.Schema
-    """of the tuples in the blocks"""
+    """the columns of the tuples in the blocks"""
     column: str | None = None
     """the binary column with the payload; None: references, as `anabranch.replay(..., blocks=True)` delivers them"""
 
 
 def pack(batch: pa.RecordBatch | pa.Table) -> pa.Buffer:
-    """The rows as one block; a table becomes one record batch."""
+    """The rows as one packed block."""
     return pa.py_buffer(b"".join(pack_in_parts(one_batch(batch) if isinstance(batch, pa.Table) else batch)))
 
 
 def pack_in_parts(batch: pa.RecordBatch) -> list[pa.Buffer]:
-    """A block as buffers to be written one after the other: for many small blocks a stream writer each is too slow."""
+    """A packed block as buffers to be written one after the other; faster than a stream writer for small blocks."""
     if not _has_dictionary(batch.schema):
         return [batch.schema.serialize(), batch.serialize(), _END]
     sink = pa.BufferOutputStream()
@@ -68,7 +73,7 @@ def pack_in_parts(batch: pa.RecordBatch) -> list[pa.Buffer]:
 
 
 def unpack(block: bytes | pa.Buffer) -> pa.RecordBatch:
-    """The rows of a packed block; its columns lie in the memory of `block`, which they keep alive."""
+    """The rows of a packed block; its columns use the memory of `block` and keep it alive."""
     buffer = block if isinstance(block, pa.Buffer) else pa.py_buffer(block)
     head = buffer.slice(0, 8 + int.from_bytes(buffer.slice(4, 4).to_pybytes(), "little"))
     schema = _schema(head.to_pybytes())
@@ -79,49 +84,49 @@ def unpack(block: bytes | pa.Buffer) -> pa.RecordBatch:
 
 
 _END = pa.py_buffer(b"\xff\xff\xff\xff\x00\x00\x00\x00")
-"""of an Arrow IPC stream"""
+"""The end of an Arrow IPC stream."""
 
 
 @lru_cache(maxsize=64)
 def _schema(head: bytes) -> pa.Schema:
-    """The schema at the head of a block: the same for most blocks that a process sees."""
+    """The schema at the head of a block: most blocks in a process have the same one."""
     return pa.ipc.read_schema(pa.py_buffer(head))
 
 
 @lru_cache(maxsize=64)
 def _has_dictionary(schema: pa.Schema) -> bool:
-    """Whether the stream has more messages than a schema and a record batch."""
+    """Whether the stream has more messages than the schema and one record batch."""
     return any("dictionary" in str(kind) for kind in schema.types)
 
 
 def referenced(references: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The blocks, or pieces of them, that rows of (path, block, first, rows) name: what `replay(blocks=True)` gives."""
+    """The blocks, or parts of them, that rows of (path, block, first, rows) refer to, as from `replay(blocks=True)`."""
     for ref in references.to_pylist():
         yield read_block(ref["path"], ref["block"], first=ref["first"], rows=ref["rows"])
 
 
 def payloads(column: pa.Array) -> Iterator[pa.RecordBatch]:
-    """The packed blocks of a binary column; null is no block."""
+    """The packed blocks of a binary column; nulls are skipped."""
     return (unpack(value.as_buffer()) for value in column if value.is_valid)
 
 
 def one_batch(table: pa.Table) -> pa.RecordBatch:
-    """The table as a single record batch; copies only columns of several chunks."""
+    """The table as a single record batch; copies only columns with several chunks."""
     columns = [column.combine_chunks() for column in table.columns]
     return pa.RecordBatch.from_arrays(columns, schema=table.schema)
 
 
 def write_blocks(path: str | Path, batches: Iterable[pa.RecordBatch]) -> int:
-    """Write an Arrow IPC file whose record batches are the blocks, and say how many; any Arrow tool can read it.
+    """Write an Arrow IPC file whose record batches are the blocks, and return their number; any Arrow tool can read it.
 
-    The file appears under its name only when it is whole.
+    The file appears under its name only when it is complete.
     """
     rest = iter(batches)
     first = next(rest, None)
     if first is None:
         raise InvalidArgumentError(
-            "no blocks to write: a file without a block has no columns either",
-            hint="write one block of no rows, which has the schema",
+            "there are no blocks to write, and a file without blocks would have no columns",
+            hint="write one block with no rows, which has the schema",
         )
     target = Path(path)
     draft = target.with_name(f".{target.name}.draft")
@@ -153,7 +158,7 @@ def read_block(
     if first < 0 or wanted < 0 or first + wanted > block.num_rows:
         raise InvalidArgumentError(
             f"block {index} of {Path(path).name} has {block.num_rows} rows, not {wanted} from row {first} on",
-            hint="if the file was written anew since the reference was made, start over",
+            hint="if the file was rewritten after the reference was made, start over",
         )
     return block.slice(first, wanted)
 
@@ -165,20 +170,20 @@ def schema_of(path: str | Path) -> pa.Schema:
 
 @dataclass(frozen=True)
 class BlockRef:
-    """A block in a file: where it is, how large, and the first and last time in it."""
+    """A block in a file: its place, its size, and the first and last time in it."""
 
     path: str
     index: int
     rows: int
     min_t: int | None
     max_t: int | None
-    bytes: int  # of its columns in memory
+    bytes: int  # the size of its columns in memory
 
 
 def blocks_of(path: str | Path, time: str | None = None) -> list[BlockRef]:
-    """The blocks of one file, in its order. Without a time column the references have no times, and cost less to make.
+    """The blocks of one file, in order. Without a time column the references have no times, and are cheaper to make.
 
-    Parquet has the times in its statistics, as a rule; otherwise, and for Arrow, the time column is read once.
+    Parquet statistics usually have the times; otherwise, and for Arrow files, the time column is read once.
     """
     file = _open(str(path))
     if time is not None:
@@ -192,13 +197,13 @@ def blocks_of(path: str | Path, time: str | None = None) -> list[BlockRef]:
 
 
 def check_time(schema: pa.Schema, time: str) -> None:
-    """A time column is a timestamp, an int64 of microseconds, or a smaller integer of seconds."""
+    """Check that a time column is a timestamp, an int64 of microseconds, or a smaller integer of seconds."""
     if time not in schema.names:
         raise column_not_found(time, schema.names)
     kind = schema.field(time).type
     if not (pa.types.is_timestamp(kind) or pa.types.is_signed_integer(kind)):
         raise ColumnTypeError(
-            f"the time column {time!r} is of type {kind}, whose unit and origin nobody can know",
+            f"the time column {time!r} is of type {kind}, whose unit and origin are not known",
             hint="record a timestamp, an int64 of microseconds since 1970, or an int32 of seconds",
         )
 
@@ -215,13 +220,13 @@ def micros_of(times: pa.Array) -> pa.Int64Array:
         return pc.multiply_checked(counts, multiply)
     if divide == 1:
         return counts
-    # Arrow divides towards zero, which would move the times before 1970 up.
+    # Arrow divides towards zero, which would round times before 1970 up.
     floored = np.floor_divide(counts.fill_null(0).to_numpy(), divide)
     return pa.array(floored, mask=counts.is_null().to_numpy(zero_copy_only=False))
 
 
 def bounds_of(times: pa.Int64Array) -> tuple[int | None, int | None]:
-    """The first and the last time, or None where there is none."""
+    """The first and the last time, or None if there is none."""
     found = pc.min_max(times)
     return found["min"].as_py(), found["max"].as_py()
 
@@ -241,7 +246,7 @@ class _File(Protocol):
 
 
 class _ArrowFile:
-    """Blocks are record batches. Reading maps them; only compressed ones are copied."""
+    """Blocks are record batches. They are memory-mapped; only compressed ones are copied."""
 
     def __init__(self, path: str) -> None:
         self._reader = pa.ipc.open_file(pa.memory_map(path))
@@ -261,10 +266,10 @@ class _ArrowFile:
 
 
 class _ParquetFile:
-    """Blocks are row groups. The last one that was decoded is kept: a slow stream takes a group in many small bites."""
+    """Blocks are row groups. The last decoded one is kept: a slow stream reads a group in many small pieces."""
 
     def __init__(self, path: str) -> None:
-        # INT96, which Spark writes by default, is a point in time; nanoseconds would overflow outside of 1677..2262.
+        # INT96, which Spark writes by default, is an instant; nanoseconds would overflow outside 1677..2262.
         self._reader = pq.ParquetFile(path, memory_map=True, coerce_int96_timestamp_unit="us")
         leaves = [self._reader.schema.column(i) for i in range(len(self._reader.schema))]
         instants = {leaf.path for leaf in leaves if leaf.physical_type == "INT96"}
@@ -276,13 +281,13 @@ class _ParquetFile:
         )
         self.count: int = self._reader.num_row_groups
         self._leaf = {leaf.path: i for i, leaf in enumerate(leaves)}
-        self._lock = Lock()  # a ParquetFile is not made for several threads
+        self._lock = Lock()  # a ParquetFile is not thread-safe
         self._kept: tuple[tuple[int, tuple[str, ...] | None], pa.RecordBatch] | None = None
 
     def read(self, index: int, columns: tuple[str, ...] | None) -> pa.RecordBatch:
         with self._lock:
             if self._kept is None or self._kept[0] != (index, columns):
-                self._kept = None  # not two groups in memory at once
+                self._kept = None  # never two groups in memory at once
                 names = None if columns is None else list(columns)
                 schema = self.schema if names is None else pa.schema([self.schema.field(name) for name in names])
                 table = self._reader.read_row_group(index, columns=names).select(schema.names)
@@ -298,7 +303,7 @@ class _ParquetFile:
         statistics = chunk.statistics
         if statistics is None or not statistics.has_min_max or statistics.physical_type not in ("INT32", "INT64"):
             return bounds_of(micros_of(self.read(index, (column,)).column(0)))
-        # The unit in the file may differ from that of the Arrow type, so it is taken from the file.
+        # The unit in the file may differ from the Arrow type's, so it is read from the file.
         unit = json.loads(statistics.logical_type.to_json()).get("timeUnit")
         kind = self.schema.field(column).type if unit is None else pa.timestamp(_PARQUET_UNITS[unit])
         raw = pa.array([statistics.min_raw, statistics.max_raw], pa.int64())
@@ -314,7 +319,8 @@ def _open(path: str) -> _File:
         status = os.stat(path)
     except OSError as error:
         raise InvalidArgumentError(
-            f"{path} cannot be read here: {error.strerror}", hint="every worker must see the file under the same path"
+            f"{path} cannot be read here: {error.strerror}",
+            hint="make the file available under the same path on every worker",
         ) from error
     key = (path, status.st_size, status.st_mtime_ns)
     with _files_lock:
@@ -337,8 +343,8 @@ def _open_new(path: str) -> _File:
             return _ParquetFile(path)
     except pa.ArrowInvalid as error:
         raise InvalidArgumentError(
-            f"{path} is broken or not complete: {error}",
-            hint="write it again, and under its name only when it is whole",
+            f"{path} is damaged or incomplete: {error}",
+            hint="write it again, and rename it to its final name only when it is complete",
         ) from error
     raise InvalidArgumentError(
         f"{path} is neither an Arrow IPC file nor a Parquet file", hint="write one with write_blocks or pyarrow.parquet"

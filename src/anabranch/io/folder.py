@@ -1,15 +1,15 @@
-"""Durable files: each appears whole or not at all, and says itself whether it is still what was written.
+"""Durable files: each appears complete or not at all, and its checksums show whether it is intact.
 
 A file is a prefix (magic, format version, length and crc32 of the header, crc32 of the prefix itself), a JSON header
 (kind, query, crc32 and length of the payload, and more), and the payload, which starts at a multiple of 64 bytes so
-that Arrow and numpy read it in place. The prefix has its own checksum so that a flipped bit is not taken for a newer
-version; its layout is the same in all versions.
+that Arrow and numpy can read it in place. The prefix has its own checksum so that a flipped bit is not taken for a
+newer version; its layout is the same in all versions.
 
 On a disk a file is written under a hidden name and renamed. An object store has no rename; there the whole file is
-handed over in one piece, because a stream that is closed after half of the pieces would publish that half.
+sent in one piece, because closing a stream after half of the pieces would publish that half.
 
-There is no fsync per file: files survive the death of processes. A machine that loses power may lose or tear the last
-ones, which the checksums then tell.
+There is no fsync per file: files survive the death of processes. If a machine loses power, the last files may be lost
+or incomplete, and the checksums show it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pyarrow import fs
 from anabranch.errors import CheckpointError, InvalidArgumentError, StateError, cannot_write, cause_of
 
 FILE_FORMAT = 2
-"""1: columns are in the types of the session that wrote them. 2: in those of `spark.arrow`."""
+"""1: columns have the types of the session that wrote them. 2: those of `spark.arrow`."""
 OLDEST_FORMAT = 1
 """The oldest format that this release still reads."""
 ALIGNMENT = 64
@@ -43,8 +43,8 @@ _MAGIC = b"ANABRNCH"
 _PREFIX = struct.Struct("<8sIIII")  # magic, format, header length, header crc32, crc32 of what is before
 _OBJECT_STORE = re.compile(r"\b(s3|s3a|gcs|gs|abfs|abfss|az)\b")  # in "s3", "gcs", "py::fsspec+('s3', 's3a')"
 _TORN_HINT = (
-    "restore the file from a copy, or start with a new checkpoint folder. `anabranch repair CHECKPOINT` says how the "
-    "checkpoint stands, and can go back to the last complete epoch where the ledger lost its last entries"
+    "restore the file from a copy, or start with a new checkpoint folder. `anabranch repair CHECKPOINT` reports the "
+    "state of the checkpoint, and can go back to the last complete epoch if the ledger lost its last entries"
 )
 
 
@@ -66,7 +66,7 @@ class Folder:
                 filesystem, path = fs.FileSystem.from_uri(text)
             except pa.ArrowInvalid as error:
                 raise InvalidArgumentError(
-                    f"{text!r} is no folder that can be written to: {error}",
+                    f"{text!r} is not a folder that can be written to: {error}",
                     hint="give a local path, a URI such as s3://bucket/folder, or a pyarrow file system and a path",
                 ) from error
             return cls(filesystem, path.rstrip("/"))
@@ -76,17 +76,17 @@ class Folder:
         """A folder below this one."""
         for name in names:
             if not name or "/" in name or name in (".", ".."):
-                raise InvalidArgumentError(f"{name!r} is no name for a folder", hint="give plain names, one per level")
+                raise InvalidArgumentError(f"{name!r} is not a folder name", hint="give plain names, one per level")
         return Folder(self.filesystem, "/".join([self.path, *names]))
 
     def create(self, *, parents: bool = True) -> None:
-        """Make the folder if it is not there. Nothing else makes folders: one that vanished is to be noticed."""
+        """Create the folder if it does not exist. Nothing else creates folders, so that a vanished one is noticed."""
         if not self.is_object_store:
             with _writing(self.path):
                 self.filesystem.create_dir(self.path, recursive=parents)
 
     def write(self, name: str, kind: str, payload: Piece | Sequence[Piece], **header: Any) -> int:
-        """Write a file, whole or not at all; the same name again overwrites. Returns its bytes."""
+        """Write a file, completely or not at all, overwriting one of that name. Returns its size."""
         pieces = [payload] if isinstance(payload, bytes | memoryview | pa.Buffer) else list(payload)
         crc = length = 0
         for piece in pieces:
@@ -101,19 +101,19 @@ class Folder:
         return len(head) + length
 
     def read(self, name: str, kind: str, query: str | None = None) -> tuple[dict[str, Any], pa.Buffer]:
-        """Header and payload of a file, checked; memory-mapped on a local disk."""
+        """The checked header and payload of a file; memory-mapped on a local disk."""
         opened = self.open(name, kind, query)
         return opened.header, opened.payload()
 
     def open(self, name: str, kind: str, query: str | None = None) -> Opened:
-        """A file with its header read and checked, and its payload not yet."""
+        """A file with its header read and checked, but not yet its payload."""
         path = self._file(name)
         with _reading(path):
             file = pa.memory_map(path) if self.is_local else self.filesystem.open_input_file(path)
             return _open(file, path, kind, query)
 
     def files(self) -> list[str]:
-        """Names of the files, sorted, without those that a crash left half written."""
+        """Names of the files, sorted, without those that a crash left incomplete."""
         return self._names(fs.FileType.File)
 
     def folders(self) -> list[str]:
@@ -121,23 +121,23 @@ class Folder:
         return self._names(fs.FileType.Directory)
 
     def exists(self, name: str) -> bool:
-        """Whether there is such a file."""
+        """Whether the file exists."""
         with _reading(self._file(name)):
             return bool(self.filesystem.get_file_info(self._file(name)).type == fs.FileType.File)
 
     def delete(self, name: str) -> None:
-        """Delete a file; an absent one is fine."""
+        """Delete a file if it exists."""
         with _writing(self._file(name)), contextlib.suppress(FileNotFoundError):
             self.filesystem.delete_file(self._file(name))
 
     def remove(self) -> None:
-        """Delete the folder with all in it; an absent one is fine."""
+        """Delete the folder and everything in it, if it exists."""
         with _writing(self.path), contextlib.suppress(FileNotFoundError):
             self.filesystem.delete_dir(self.path)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all files here and below."""
+        """Size of all files here and below."""
         with _reading(self.path):
             found = self.filesystem.get_file_info(fs.FileSelector(self.path, allow_not_found=True, recursive=True))
         return sum(info.size or 0 for info in found)
@@ -147,7 +147,7 @@ class Folder:
 
     @property
     def is_object_store(self) -> bool:
-        """Whether a put is atomic here, and there is neither a rename nor a folder."""
+        """Whether puts are atomic here, and there are no renames and no folders."""
         base = self.filesystem
         while isinstance(base, fs.SubTreeFileSystem):
             base = base.base_fs
@@ -155,7 +155,7 @@ class Folder:
 
     @property
     def is_local(self) -> bool:
-        """Whether this is a disk of this machine: there are memory maps and file locks."""
+        """Whether this is a local disk, with memory maps and file locks."""
         return isinstance(self.filesystem, fs.LocalFileSystem)
 
     def _put(self, path: str, pieces: Sequence[Piece]) -> None:
@@ -165,7 +165,7 @@ class Folder:
 
     def _put_and_rename(self, name: str, pieces: Sequence[Piece]) -> None:
         if not self.is_local and self.filesystem.get_file_info(self.path).type != fs.FileType.Directory:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path)  # HDFS would make it
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path)  # HDFS would create it
         temporary = self._file(f".{name}.{uuid.uuid4().hex}.tmp")
         try:
             self._put(temporary, pieces)
@@ -186,7 +186,7 @@ class Folder:
 
 @dataclass(frozen=True)
 class Opened:
-    """A file whose header was checked; parts of its payload are checked as they are read."""
+    """A file whose header is checked; parts of the payload are checked when they are read."""
 
     file: Any
     path: str
@@ -195,7 +195,7 @@ class Opened:
     format: int
 
     def payload(self) -> pa.Buffer:
-        """All of it."""
+        """The whole payload."""
         return self.part(0, self.header["length"], self.header["crc32"])
 
     def part(self, offset: int, length: int, crc32: int) -> pa.Buffer:
@@ -204,7 +204,7 @@ class Opened:
             self.file.seek(self.start + offset)
             buffer: pa.Buffer = self.file.read_buffer(length)
         if zlib.crc32(buffer) != crc32:
-            raise _torn(self.path, "its content does not fit its checksum")
+            raise _torn(self.path, "its content does not match its checksum")
         return buffer
 
 
@@ -218,11 +218,11 @@ def _head(header: dict[str, Any]) -> bytes:
 def _open(file: Any, path: str, kind: str, query: str | None) -> Opened:
     size = file.size()
     if size < _PREFIX.size:
-        raise _torn(path, f"it has {size} bytes only")
+        raise _torn(path, f"it has only {size} bytes")
     prefix = bytes(file.read_at(_PREFIX.size, 0))
     magic, version, length, header_crc, prefix_crc = _PREFIX.unpack(prefix)
     if magic != _MAGIC or zlib.crc32(prefix[:-4]) != prefix_crc:
-        raise _torn(path, "it does not start as such a file does")
+        raise _torn(path, "it does not start with a valid prefix")
     if version > FILE_FORMAT:
         raise CheckpointError(
             f"{path} has format {version}, and this release reads up to {FILE_FORMAT}: it would misread the state",
@@ -236,16 +236,16 @@ def _open(file: Any, path: str, kind: str, query: str | None) -> Opened:
         )
     text = bytes(file.read_at(length, _PREFIX.size)) if size >= _PREFIX.size + length else b""
     if len(text) != length or zlib.crc32(text) != header_crc:
-        raise _torn(path, "its header does not fit its checksum")
+        raise _torn(path, "its header does not match its checksum")
     header = json.loads(text)
     start = _PREFIX.size + length
     if size != start + header["length"]:
-        raise _torn(path, f"it has {size} bytes in the place of {start + header['length']}")
+        raise _torn(path, f"it has {size} bytes instead of {start + header['length']}")
     if header["kind"] != kind:
         raise StateError(f"{path} is a {header['kind']}, not a {kind}", hint=_TORN_HINT)
     if query is not None and header.get("query") != query:
         raise CheckpointError(
-            f"{path} was written by another query: its content would give wrong answers",
+            f"{path} was written by another query: its content would give wrong results",
             hint="use another checkpoint folder, or run the query that wrote this one",
         )
     return Opened(file, path, header, start, version)

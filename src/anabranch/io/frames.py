@@ -1,6 +1,6 @@
-"""DataFrames of rows that lie in files or in blocks.
+"""DataFrames of rows that are stored in files or blocks.
 
-They are read on the workers, by pyarrow, from whatever file system they are on; Spark moves only names and blocks.
+The workers read them with pyarrow, from any file system; Spark moves only names and blocks.
 """
 
 from __future__ import annotations

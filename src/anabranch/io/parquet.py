@@ -1,8 +1,8 @@
-"""What tasks write: the rows of an epoch as Parquet files in a folder that nobody sees yet.
+"""How tasks write the rows of an epoch: as Parquet files in a folder that is not yet visible.
 
-A file has its name from the output, the epoch's folder and the worker, so a second attempt replaces the first with the
-same bytes. It is written under a name of its own and then moved, so that of two attempts at once none can tear the
-other's file.
+The name of a file follows from the output, the epoch's folder and the worker, so a second attempt replaces the first
+with the same bytes. A file is written under a temporary name and then moved, so that two attempts at the same time
+cannot damage each other's file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from anabranch.io.folder import Folder
 from anabranch.spark.arrow import conformed
 
 ROW_GROUP = 1 << 16
-"""Rows of a row group, at least."""
+"""The fewest rows of a row group, except the last."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Target:
     folder: Folder
     schema: pa.Schema
     kept: bool = True
-    """false: rows are made and counted, and nobody wants them"""
+    """false: rows are only counted, not written"""
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Written:
 
 
 def write_rows(target: Target, part: int, batches: Iterable[pa.RecordBatch]) -> Written:
-    """Write the rows of a task as one file; none if there are no rows."""
+    """Write the rows of a task as one file; no file if there are no rows."""
     writer = RowWriter(target, part)
     for batch in batches:
         writer.add(batch)
@@ -51,15 +51,16 @@ def write_rows(target: Target, part: int, batches: Iterable[pa.RecordBatch]) -> 
 
 
 class RowWriter:
-    """Writes the rows of a task as one file, as they come; none if there are no rows.
+    """Writes the rows of a task as one file, batch by batch; no file if there are no rows.
 
-    In memory first, encoded: rows that do not fit fail before there is a file, and an object store gets it in one put.
+    The file is first encoded in memory: rows that do not fit the schema fail before there is a file, and an object
+    store gets it in one put.
     """
 
     def __init__(self, target: Target, part: int) -> None:
         self.target = target
         self.seconds = 0.0
-        """that `add` took"""
+        """time spent in `add`"""
         self._name = f"part-{part:05d}.parquet"
         self._rows = 0
         self._held: list[pa.RecordBatch] = []
@@ -80,9 +81,9 @@ class RowWriter:
         self.seconds += time.perf_counter() - began
 
     def _encode(self) -> None:
-        """What is held becomes a row group: each costs the same again, so they must not be small."""
+        """Write the held rows as a row group. Each has a fixed cost, so they must not be small."""
         if self._writer is None:
-            # Dictionaries of numbers take as long to make as all the rest of the file, and gain little on them.
+            # Dictionaries of numbers take as long as the rest of the file, and save little.
             worded = not all(pa.types.is_primitive(field.type) for field in self.target.schema)
             self._writer = pq.ParquetWriter(
                 self._content, self.target.schema, compression="zstd", use_dictionary=worded
@@ -91,7 +92,7 @@ class RowWriter:
         self._held = []
 
     def close(self) -> Written:
-        """All rows have come: make the file."""
+        """All rows have been added: write the file."""
         if self._held:
             self._encode()
         if self._writer is None:
@@ -118,7 +119,7 @@ def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """The batch with exactly these columns and types."""
     if batch.schema.names != schema.names:
         raise OperatorError(
-            f"an output has the columns {', '.join(batch.schema.names)}, but {', '.join(schema.names)} were declared; "
+            f"an output has the columns {', '.join(batch.schema.names)}, but {', '.join(schema.names)} were declared: "
             "values would end up under the wrong name",
             hint="yield record batches with the declared columns, in that order",
         )
@@ -126,12 +127,12 @@ def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         return conformed(batch, schema)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise OperatorError(
-            f"an output does not fit its declared columns: {error}", hint=f"the declared schema is {schema}"
+            f"an output does not match its declared columns: {error}", hint=f"the declared schema is {schema}"
         ) from error
 
 
 def discard(filesystem: pa.fs.FileSystem, path: str) -> None:
-    """Delete a file if it is there."""
+    """Delete a file if it exists."""
     try:
         filesystem.delete_file(path)
     except OSError:

@@ -1,1 +1,1 @@
-"""What runs on a worker: sliding kernels, folds, the window-level query."""
+"""Operators: what runs on a worker."""

@@ -1,8 +1,8 @@
 """The window-level query: from batches of panes to runs of windows, on a worker.
 
 One input row is one batch of one key: the list of its panes, each with its states. One output row is one run: a stretch
-of consecutive windows with the same answer. Spark repeats a run once per window afterwards, in compiled code; what
-passes between Python and the JVM is at most two rows per pane, however many windows there are.
+of consecutive windows with the same result. Spark then repeats a run once per window, in compiled code, so at most two
+rows per pane pass between Python and the JVM, however many windows there are.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from anabranch.windows import Batches, PaneWindow
 
 @dataclass(frozen=True)
 class SlidingOperator:
-    """Evaluates the windows of each batch; what `map_in_arrow` runs.
+    """Evaluates the windows of each batch; run by `map_in_arrow`.
 
     Input columns: the keys, BATCH, PANES (a list of structs: pane id, rows, states...). Output columns: the keys, SPEC
     (which window specification), FIRST and LAST (window ids), ROWS, one folded value per state.
@@ -63,7 +63,7 @@ class SlidingOperator:
 
 
 def _sorted_panes(lists: pa.Array) -> tuple[np.ndarray, pa.Array]:
-    """The panes of all rows end to end, each row's in the order of time; Spark collects them in any order."""
+    """The panes of all rows end to end, sorted by time within each row; Spark collects them in any order."""
     lengths = lists.value_lengths().to_numpy().astype(np.int64)
     offsets = np.concatenate(([0], np.cumsum(lengths)))
     panes = lists.flatten()

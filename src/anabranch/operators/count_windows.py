@@ -1,6 +1,6 @@
-"""Count windows as an operator: their axis is positions, so they need no watermark.
+"""Count windows as an operator. Their axis is the position of rows, so they need no watermark.
 
-A window leaves in the epoch that brings its last row. `numbering` gives rows their positions.
+A window is delivered in the epoch that brings its last row. `numbering` gives rows their positions.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from anabranch.windows import PaneWindow
 class CountWindowOperator(Operator):
     """Evaluates the count windows of one partition-group. Blocks have the column OPEN after the states.
 
-    Positions come in order, and a pane leaves the numbering whole or not at all. So of each count (a key's, or, if not
-    `per_key`, the one count of all rows, which then are in one group):
+    Positions arrive in order, and all rows of a pane are either kept or dropped. So for each count (one per key, or, if
+    not `per_key`, one for all rows, which are then in one group):
 
-        panes so far     .....|.....|...            pieces that come     ..|.....|.
-                                       ↑ the first of them lies in a pane that was not full before: no window that
-                                         ends with it, or later, has left; and all that end before it have
+        panes so far     .....|.....|...            new pieces           ..|.....|.
+                                       ↑ the first new piece belongs to a pane that was not full before: no window
+                                         that ends with it, or later, has left; all that end before it have
 
-    and what is full now is known from the last pane alone. Nothing else must be remembered.
+    The last pane alone tells which panes are full now, so nothing else needs to be remembered.
     """
 
     def __init__(self, settings: WindowSettings, per_key: bool) -> None:
         self._settings = settings
         self._alone = per_key or not settings.keys
-        """whether a count has one key"""
+        """whether each count belongs to one key"""
 
     def open(self, state: State) -> None:
         self._tables = EpochTables(state, "panes")
@@ -50,7 +50,7 @@ class CountWindowOperator(Operator):
         count = by_key.codes if self._alone else np.zeros(len(by_key.codes), np.int64)
         ids, rows = panes.column(PANE).to_numpy(), panes.column(ROWS).to_numpy()
         full = self._full(count, ids, rows)
-        since = full.copy()  # where nothing has come, nothing leaves
+        since = full.copy()  # a count without new rows has no new windows
         since[count[-new.num_rows :]] = np.iinfo(np.int64).max
         np.minimum.at(since, count[-new.num_rows :], ids[-new.num_rows :])
         yield from self._windows(by_key, panes.column(OPEN).to_numpy(), since, full)
@@ -60,10 +60,10 @@ class CountWindowOperator(Operator):
         yield from ()
 
     def on_set_back(self, t: int, starts: int) -> None:
-        """Positions know nothing of time."""
+        """Positions do not depend on time."""
 
     def _full(self, count: Ints, ids: Ints, rows: Ints) -> Ints:
-        """Of each count, up to which pane (exclusive) they are full."""
+        """For each count, the pane up to which (exclusive) panes are full."""
         last = np.full(count.max() + 1, -1, np.int64)
         np.maximum.at(last, count, ids)
         held = np.zeros(len(last), np.int64)
@@ -73,7 +73,7 @@ class CountWindowOperator(Operator):
         return full
 
     def _needed(self, full: Ints) -> Ints:
-        """The first pane that an open window needs: the least start of a window that ends after `full`."""
+        """The first pane that an open window needs: the smallest start of a window that ends after `full`."""
         starts = [w.offset + ((full - w.size - w.offset) // w.slide + 1) * w.slide for w in self._settings.windows]
         least: Ints = np.min(starts, axis=0)
         return least
@@ -104,12 +104,12 @@ class CountWindowOperator(Operator):
         lo: Ints,
         hi: Ints,
     ) -> tuple[Ints, Ints, Ints, Ints, Ints]:
-        """The runs without the windows that were dropped: those that do not begin with a pane that is OPEN."""
+        """The runs without the dropped windows: those whose first pane is not OPEN."""
         if self._alone:
-            # Of windows with the same panes, the last one begins with the first of these.
+            # Of the windows with the same panes, the last one begins with the first of these panes.
             kept = (by_key.ids[lo] == window.offset + end * window.slide) & opens[lo]
             return group[kept], end[kept], end[kept], lo[kept], hi[kept]
-        # The first pane may be another key's.
+        # The first pane of a window may belong to another key.
         opened = np.unique(by_key.ids[opens])
         n = end - begin + 1
         each = np.repeat(np.arange(len(n)), n)
@@ -121,7 +121,7 @@ class CountWindowOperator(Operator):
         return group[each], number, number, lo[each], hi[each]
 
     def _keep(self, names: list[str], new: pa.Table, panes: pa.Table, needed: NDArray[np.bool_]) -> None:
-        """Keep what is needed; the rest may stay until it is the larger part, so that little is written twice."""
+        """Keep the needed panes. Others may stay until they are the majority, so that little is written twice."""
         name = self._tables.next_name(names)
         if len(names) < MOST_TABLES and 2 * np.count_nonzero(needed) >= len(needed):
             self._tables.put(name, new)

@@ -1,6 +1,6 @@
-"""Tables of an operator's state, one for each epoch that brought some rows: `panes.000000000000`, `panes.000000000001`.
+"""Tables of an operator's state, one for each epoch that brought rows: `panes.000000000000`, `panes.000000000001`, ...
 
-So an epoch writes what it brought and no more. The operator gathers its tables into one when there are many.
+So an epoch writes only its own rows. The operator merges its tables into one when there are many.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import pyarrow as pa
 from anabranch.operators.state import State
 
 MOST_TABLES = 16
-"""Tables from which on they are gathered into one."""
+"""With this many tables they are merged into one."""
 
 
 class EpochTables:

@@ -1,22 +1,22 @@
-"""Positions of rows in the order of time, on a stream: what count windows are counted along.
+"""Positions of a stream's rows in the order of time: the axis of count windows.
 
-A row gets its position (0, 1, 2, ... of its key, or of all rows) once the watermark has passed it: from then on no
-earlier row can come, so the position is for ever. Rows at the same time are ordered by their other columns, as in a
-batch (`plan.positions`), and not by their arrival. So a position depends on the rows alone, however they came in epochs
-and files, and after a crash a row finds the one it had.
+A row gets its position (0, 1, 2, ... within its key, or among all rows) once the watermark has passed it: then no
+earlier row can come, so the position is final. Rows with the same time are ordered by their other columns, as in a
+batch (`plan.positions`), and not by arrival. So positions depend on the rows alone, not on how they were split into
+epochs and files, and after a crash every row gets the same one again.
 
     epoch 1    rows at 4 2 7     watermark 5    2 4 leave as 0 1     7 waits
     epoch 2    rows at 6 9       watermark 8    6 7 leave as 2 3     9 waits
 
-The state of a group is the rows that wait, one table per epoch that brought some, and four numbers per key, for as long
-as the query runs: how many rows of it were counted, and where its window drop stands.
+The state of a group is the waiting rows, one table per epoch that brought some, and four numbers per key for as long as
+the query runs: how many of its rows were numbered, and the state of its window drop.
 
-**Window drop** (paper 4; decision `shed`). A *unit* is the windows that begin in one stretch of the least common
-multiple of the slides; of one window specification it is one window. Its fate is decided when its first row gets a
-position, by the rule of `shedding.windrop`, for each key of its own: gaps never exceed the bound in any of them. A row
-that only dropped windows want goes no further. The others say in the column OPEN whether the windows that begin at them
-are kept, for kept windows may have left all rows of a dropped one in the stream. What was dropped is listed in an
-output of its own, DROPPED.
+**Window drop** (decision `shed`). A *unit* is the windows that begin in a stretch as long as the least common multiple
+of the slides; with a single window specification it is one window. It is kept or dropped when its first row gets a
+position, by the rule of `shedding.windrop`, separately for each key: no key has gaps above the bound. A row that only
+dropped windows need is dropped. For the other rows the column OPEN says whether the windows that begin there are kept,
+because kept windows may need all the rows of a dropped one. Dropped windows are reported in a separate output,
+DROPPED.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ from anabranch.windows.spans import Span, fan_out, scaled
 from anabranch.windows.spec import LONGEST
 
 SHED = "shed"
-"""The decision: {"p": share of windows to drop, "bound": B, "seed": of the coins}; and the metric: rows dropped.
+"""The decision {"p": share of windows to drop, "bound": B, "seed": the coins' seed}, and the metric: rows dropped.
 
 A bound of None drops all windows.
 """
 COUNTED = "counted"
-"""The metric: rows that got a position, dropped or not."""
+"""Metric: rows that got a position, dropped or not."""
 WINDOWS_SHED, WINDOWS_KEPT = "windows_shed", "windows_kept"
-"""The metrics: windows whose first row came while windows were being dropped."""
+"""Metrics: windows whose first row came while windows were being dropped."""
 NUMBERED, DROPPED = "numbered", "dropped"
-"""The outputs: rows with their positions, and the windows that were dropped."""
+"""Outputs: rows with their positions, and the windows that were dropped."""
 DROPPED_SCHEMA = pa.schema(
     [
         ("window_spec", pa.string()),
@@ -64,33 +64,33 @@ DROPPED_SCHEMA = pa.schema(
         ("windows", pa.int64()),
     ]
 )
-"""So many windows of a key, one after the other: they begin at rows `first_row` to `last_row`. Keys in JSON."""
+"""Each row is a run of `windows` windows of a key, which begin at rows `first_row` to `last_row`. Keys are JSON."""
 
 _COUNTED = np.dtype([("rows", np.int64), ("run", np.int64), ("debt", np.int64), ("last", np.int64)])
-"""Of a key: rows counted; units dropped in a row, and owed; the last unit kept, or -1."""
+"""Per key: rows numbered; units dropped in a row, and units owed; the last unit kept, or -1."""
 _PASSED, _KEYS, _COUNTS, _SHARE = "passed", "keys", "counts", "share"
 
 
 @dataclass(frozen=True)
 class Numbering:
-    """What is numbered, and makes the operator that does it."""
+    """Settings of the numbering, and the factory of its operator."""
 
     keys: tuple[str, ...]
-    """rows are counted for each of these; none: over all rows"""
+    """rows are numbered within each key; without keys, over all rows"""
     time: str
     ties: tuple[str, ...]
-    """columns that order the rows of one time"""
+    """columns that order rows with the same time"""
     windows: tuple[Window, ...]
     labels: tuple[str, ...]
-    """what the keys are called, for those who read"""
+    """the users' names of the keys"""
 
     @property
     def units(self) -> Span:
-        """The rows that the windows of a unit reach over."""
+        """The rows that the windows of a unit cover."""
         return fan_out([Span(w.slide, w.origin, 0, w.size) for w in self.windows])
 
     def bound(self, shed: Mapping[str, Any] | None) -> int:
-        """How many units in a row may be missing, so that of no specification more than B windows are."""
+        """How many units in a row may be missing, so that no window specification misses more than B windows."""
         if shed is None or shed["bound"] is None:
             return 0 if shed is None else LONGEST
         return min(scaled(int(shed["bound"]), w.slide, self.units.slide) for w in self.windows)
@@ -127,7 +127,7 @@ class PositionsOperator(Operator):
         mark = self._state.array(_PASSED, np.int64, 2)
         if not mark[0] or t >= mark[1]:
             return
-        # Rows that have a position may still be in a table with some that wait, and must not get a second one.
+        # Rows that have a position may still share a table with waiting ones, and must not get a second position.
         for name in self._tables.names():
             table = self._tables[name]
             times = np.asarray(micros_of(table.column(self._settings.time).combine_chunks()))
@@ -141,7 +141,7 @@ class PositionsOperator(Operator):
     # --- rows that wait ---------------------------------------------------------------------------------------------
 
     def _due(self, t: int) -> pa.RecordBatch | None:
-        """The rows that the watermark passes now. Those of a table leave it one by one, without a rewrite."""
+        """The rows that the watermark passes now. A table is not rewritten while some of its rows still wait."""
         mark = self._state.array(_PASSED, np.int64, 2)
         before = int(mark[1]) if mark[0] else None
         if before is not None and t <= before:
@@ -171,7 +171,7 @@ class PositionsOperator(Operator):
         key, counts = self._keys(due)
         order = self._order(due, key)
         key = key[order]
-        begins = np.flatnonzero(np.diff(key, prepend=-1))  # of each key's rows: they lie together
+        begins = np.flatnonzero(np.diff(key, prepend=-1))  # where each key's rows begin: they are adjacent
         ends = np.append(begins[1:], len(key))
         present = key[begins]
         before = counts["rows"][present]
@@ -180,13 +180,13 @@ class PositionsOperator(Operator):
         counts["rows"][present] = after
         latest = self._latest_kept(present, before, after, positions, counts, shed)
         slide, size = self._units.slide, self._units.size
-        # From the first unit on whose windows reach as far as the row. Those before the first row do not exist.
+        # The first unit whose windows reach the row. There are no units before the first row.
         wanted = latest >= np.maximum((positions - size) // slide + 1, 0)
         opened = latest == positions // slide
         self.metrics[COUNTED] += len(key)
         if not wanted.all():
             self.metrics[SHED] += int(np.count_nonzero(~wanted))
-        if shed is not None or not opened.all():  # a unit may have been dropped before its later windows begin
+        if shed is not None or not opened.all():  # a unit may be dropped before its later windows begin
             for window in self._settings.windows:
                 first_of = positions % window.slide == 0  # a window begins here
                 yield DROPPED, self._dropped(window, key[first_of], positions[first_of], ~opened[first_of])
@@ -196,7 +196,7 @@ class PositionsOperator(Operator):
             yield NUMBERED, numbered.append_column(OPEN, pa.array(opened[wanted]))
 
     def _dropped(self, window: Window, key: Ints, begin: Ints, gone: NDArray[np.bool_]) -> pa.RecordBatch:
-        """The ranges of dropped windows, of windows that begin at rows `begin`, key by key. Counts them, too."""
+        """The runs of dropped windows among those that begin at rows `begin`, key by key; also counts them."""
         self.metrics[WINDOWS_KEPT] += int(np.count_nonzero(~gone))
         self.metrics[WINDOWS_SHED] += int(np.count_nonzero(gone))
         joined = (key[1:] == key[:-1]) & gone[1:] & gone[:-1]
@@ -212,19 +212,19 @@ class PositionsOperator(Operator):
         return pa.RecordBatch.from_arrays(list(columns), schema=DROPPED_SCHEMA)
 
     def _labels(self, numbers: Ints) -> pa.Array:
-        """Keys as others can read them."""
+        """Readable keys."""
         known = self._state.table(_KEYS)
         if known is None:
             return pa.nulls(len(numbers), pa.string())
         each, at = np.unique(numbers, return_inverse=True)
         columns = [_readable(column.take(pa.array(each))) for column in known.columns]
-        # The names that users know: columns travel under others.
+        # Under the users' names: columns travel under others.
         rows = [dict(zip(self._settings.labels, values, strict=True)) for values in zip(*columns, strict=True)]
         labels = pa.array([json.dumps(row, ensure_ascii=False) for row in rows], pa.string())
         return labels.take(pa.array(at))
 
     def _keys(self, due: pa.RecordBatch) -> tuple[Ints, NDArray[Any]]:
-        """The number of each row's key, and what is known of all keys; new ones are added."""
+        """The number of each row's key, and the state of all keys; new keys are added."""
         names = self._settings.keys
         if not names:
             return np.zeros(due.num_rows, np.int64), self._counts(1)
@@ -251,13 +251,13 @@ class PositionsOperator(Operator):
         return counts
 
     def _order(self, due: pa.RecordBatch, key: Ints) -> Ints:
-        """By key, time, and the other columns."""
+        """The order by key, time, and the other columns."""
         times = np.asarray(micros_of(due.column(self._settings.time)))
         order = np.lexsort((times, key))
         same = (np.diff(key[order]) == 0) & (np.diff(times[order]) == 0)
         if not same.any():
             return order
-        # Only rows that share a time must be looked at more closely; they keep their places in the order as a whole.
+        # Only rows that share a time need a closer look; as a group they keep their places.
         tied = np.append(same, False) | np.insert(same, 0, False)
         rows = order[tied]
         among = due.take(pa.array(rows))
@@ -268,7 +268,7 @@ class PositionsOperator(Operator):
     # --- window drop ------------------------------------------------------------------------------------------------
 
     def _shed(self) -> Mapping[str, Any] | None:
-        """The decision; what is owed at a higher share is not paid once there is less to drop."""
+        """The decision. Debts from a higher share are forgotten once there is less to drop."""
         shed: Mapping[str, Any] | None = self.decisions.get(SHED)
         p = 0.0 if shed is None else float(shed["p"])
         share = self._state.array(_SHARE, np.float64, 1)
@@ -288,7 +288,7 @@ class PositionsOperator(Operator):
         counts: NDArray[Any],
         shed: Mapping[str, Any] | None,
     ) -> Ints:
-        """Decides the units that begin with these rows; and the last unit kept, as of each row."""
+        """Decide the units that begin with these rows, and return the last unit kept as of each row."""
         slide = self._units.slide
         first = -(-before // slide)
         many = (after - 1) // slide - first + 1
@@ -304,7 +304,7 @@ class PositionsOperator(Operator):
         latest = np.append(known, latest_kept(offsets, units, thrown, bound, run, debt, last))
         for name, value in (("run", run), ("debt", debt), ("last", last)):
             counts[name][present] = value
-        # Where a row's unit is: among those decided now, or, if it began in an earlier epoch, what was known before.
+        # A row's unit is among those decided now, or, if it began in an earlier epoch, already known.
         at = np.repeat(np.arange(len(present)), after - before)
         now = positions // slide - first[at]
         found: Ints = latest[np.where(now < 0, at, len(present) + offsets[at] + now)]
@@ -320,14 +320,14 @@ def _spark_order(column: pa.Array) -> Sequence[NDArray[Any]]:
         ranks = np.unique(column.fill_null(0.0).to_numpy(zero_copy_only=False), return_inverse=True)[1]
     else:
         ranks = pc.rank(column, tiebreaker="dense").to_numpy()
-    # Nulls have a rank too, some or other: all the same one, or they would be told apart.
+    # Nulls have arbitrary ranks; give them all the same one, or they would count as different.
     return np.where(valid, ranks, 0), valid
 
 
 def _readable(column: pa.ChunkedArray) -> list[bool | int | float | str | None]:
-    """Values that JSON has; of other types, and of numbers that it does not know, how Arrow writes them.
+    """Values as JSON can hold them; other types, and numbers that JSON lacks, as Arrow writes them.
 
-    Dates may be beyond those of Python, and strings need not be UTF-8.
+    Dates may be outside Python's range, and strings need not be valid UTF-8.
     """
     kind = column.type
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind):

@@ -17,7 +17,7 @@ from anabranch.windows.ids import Stretch
 
 @dataclass(frozen=True)
 class WindowSettings:
-    """What a windowed aggregate needs to know, on every worker."""
+    """What a worker needs to know about a windowed aggregate."""
 
     windows: tuple[PaneWindow, ...]
     pane_size: int
@@ -25,29 +25,29 @@ class WindowSettings:
     folds: tuple[Fold, ...]
     keys: tuple[str, ...]
     names: tuple[str, ...]
-    """of the columns of the runs that leave: keys, SPEC, FIRST, LAST, ROWS, states"""
+    """the columns of the runs that leave: keys, SPEC, FIRST, LAST, ROWS, states"""
     stretch: Stretch | None = None
-    """where a partitioner placed the keys: its windows, in panes, whose different keys are counted"""
+    """if a partitioner assigned the keys: its windows, in panes, in which distinct keys are counted"""
 
 
 @dataclass(frozen=True)
 class SortedPanes:
-    """Panes of many keys laid end to end, sorted by key and pane: as the kernels want them."""
+    """Panes of many keys end to end, sorted by key and pane, as the kernels need them."""
 
     codes: Ints
-    """the number of each pane's key, as the panes came"""
+    """the number of each pane's key, in the original order"""
     keys: list[pa.Array]
-    """for each such number the key's columns"""
+    """the columns of the keys, by that number"""
     order: Ints
     offsets: Ints
     ids: Ints
     folds: tuple[Fold, ...]
     states: list[pa.Array]
-    """of each fold, settled"""
+    """the settled states of each fold"""
 
     @classmethod
     def of(cls, settings: WindowSettings, panes: pa.Table) -> SortedPanes:
-        """`panes` has the columns keys..., PANE, ROWS, states... A pane may be there in several pieces."""
+        """`panes` has the columns keys..., PANE, ROWS, states... A pane may be in several pieces."""
         codes, keys = groups_of(panes, settings.keys)
         ids = panes.column(PANE).to_numpy()
         order, offsets = sorted_by_group(codes)
@@ -83,10 +83,10 @@ class SortedPanes:
 def windows_of_panes(
     settings: WindowSettings, panes: pa.Table, since: int, complete: int, earliest: int | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The runs of windows that end after pane `since` and not after `complete`, of all keys that have panes here.
+    """The runs of windows that end after pane `since` and not after `complete`, for all keys that have panes here.
 
-    `panes` has the columns keys..., PANE, ROWS, states... A pane may be there in several pieces. No window starts
-    before the pane `earliest`.
+    `panes` has the columns keys..., PANE, ROWS, states... A pane may be in several pieces. No window starts before the
+    pane `earliest`.
     """
     by_key = SortedPanes.of(settings, panes)
     count = len(by_key.offsets) - 1
@@ -101,7 +101,7 @@ def windows_of_panes(
 
 
 def groups_of(panes: pa.Table, keys: Sequence[str]) -> tuple[Ints, list[pa.Array]]:
-    """A number for each key, 0, 1, ..., and for each such number the key's columns: a null is a key like another."""
+    """The number of each row's key (0, 1, ...), and the columns of the keys by that number. Null is a key too."""
     columns = [one_array(panes.column(key)) for key in keys]
     codes, count = np.zeros(panes.num_rows, np.int64), min(1, panes.num_rows)
     for column in columns:
@@ -113,16 +113,16 @@ def groups_of(panes: pa.Table, keys: Sequence[str]) -> tuple[Ints, list[pa.Array
         if count <= 1:
             codes, count = numbers, values
         else:
-            # Dense again, so that several keys cannot overflow.
+            # Renumber without gaps, so that several keys cannot overflow.
             distinct, codes = np.unique(codes * values + numbers, return_inverse=True)
             count = len(distinct)
     first = np.empty(count, np.int64)
-    first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)  # of several that are written, the last one stays
+    first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)  # of several writes to one place, the last one stays
     return codes, [column.take(pa.array(first)) for column in columns]
 
 
 def _pieces(groups: Ints, ids: Ints) -> Runs:
-    """Where one pane of one key is there more than once."""
+    """The places where a pane of a key is in several pieces."""
     if not len(ids):
         return Runs(np.empty(0, np.int64), np.empty(0, np.int64))
     new = np.concatenate(([True], (np.diff(groups) != 0) | (np.diff(ids) != 0)))

@@ -1,9 +1,9 @@
-"""Partial evaluation and aggregation of a keyed aggregate whose tuples were partitioned (paper 3, section 2.2).
+"""Partial evaluation and aggregation of a keyed aggregate whose tuples were partitioned.
 
     partition ──▶ blocks of a worker ──▶ PartialEvaluation: (key, pane, rows, states) ──▶ Aggregation: windows
                                          some rows of each key                            all states of each key
 
-Where a partitioner keeps keys whole, the second follows the first on the same worker, and nothing travels in between.
+If the partitioner keeps keys whole, the second step follows the first on the same worker, and nothing travels.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from anabranch.windows.ids import Stretch
 
 @dataclass(frozen=True)
 class Grouped:
-    """Rows in the order of their groups; group g has those from offsets[g] on. `columns` have one entry per group."""
+    """Rows sorted by group; those of group g begin at offsets[g]. `columns` have one entry per group."""
 
     worker: int
     block: pa.RecordBatch
@@ -40,12 +40,12 @@ class Grouped:
 
 @dataclass(frozen=True)
 class PartialEvaluation:
-    """What `map_in_arrow` runs on a worker, over its packed blocks: one row per key and pane that it has.
+    """Evaluates the packed blocks of a worker, one row per key and pane; run by `map_in_arrow`.
 
     Blocks have the columns keys..., `time` (a place on the axis of the windows) and the inputs, `inputs[i]` for
-    `evaluate[i]`. Rows without a time, or in a pane that the watermark has passed, have no pane: they are counted, and
-    have no state. `schema` is keys..., PANE, ROWS, states... and, where it says so, `timed` and `max_t` (as
-    `split.PaneGate` wants them) and `part`, the worker.
+    `evaluate[i]`. Rows without a time, or in a pane that the watermark has passed, have no pane: they are counted, but
+    have no state. `schema` is keys..., PANE, ROWS, states... and optionally `timed` and `max_t` (for
+    `split.gates.PaneGate`) and `part`, the worker.
     """
 
     keys: tuple[str, ...]
@@ -63,7 +63,7 @@ class PartialEvaluation:
         made = found.columns
         known = made[PANE].is_valid()
         for i, (states, evaluate) in enumerate(zip(self.states(found), self.evaluate, strict=True)):
-            # Rows without a pane are late, or have no time: their state is never asked for.
+            # Rows without a pane are late or have no time: their state is never used.
             typed = evaluate.typed(states)
             made[state_name(i)] = pc.if_else(known, typed, pa.scalar(None, typed.type))
         self._counted(found, made)
@@ -92,7 +92,7 @@ class PartialEvaluation:
         return pa.array(panes, mask=None if known.all() else ~known)
 
     def states(self, found: Grouped) -> Iterator[list[Any]]:
-        """Of each aggregate the states of all groups."""
+        """The states of all groups, for each aggregate."""
         order = pa.array(found.order)
         for names, evaluate in zip(self.inputs, self.evaluate, strict=True):
             yield evaluate.states([found.block.column(name).take(order) for name in names], found.offsets)
@@ -113,7 +113,7 @@ class PartialEvaluation:
 
 
 def _gathered(batches: Iterator[pa.RecordBatch]) -> tuple[int, pa.RecordBatch] | None:
-    """The worker's number and its blocks as one, in the order in which they were split, whatever came first."""
+    """The worker's number, and its blocks as one in the order of the splitters, whatever order they arrived in."""
     found: list[tuple[int, int, int, pa.RecordBatch]] = []
     worker = 0
     for batch in batches:
@@ -130,7 +130,7 @@ def _gathered(batches: Iterator[pa.RecordBatch]) -> tuple[int, pa.RecordBatch] |
 
 @dataclass(frozen=True)
 class Aggregation:
-    """All windows of the keys whose pane states are in this partition; what `map_in_arrow` runs. Yields runs.
+    """Yields the runs of all windows of the keys whose pane states are in this partition; run by `map_in_arrow`.
 
     No window starts before the pane `earliest` (count windows start with the first row).
     """
@@ -152,7 +152,7 @@ class Aggregation:
 
 @dataclass(frozen=True)
 class WholeEvaluation:
-    """Both on one worker, where keys are whole: states need not leave the process."""
+    """Both steps on one worker, for keys that are whole: states need not leave the process."""
 
     evaluation: PartialEvaluation
     aggregation: Aggregation
@@ -168,7 +168,7 @@ class WholeEvaluation:
         if found is None:
             return
         made, panes = found.columns, found.columns[PANE]
-        # As if they had travelled: `final` must get the same whatever the policy.
+        # Typed as if they had travelled: `final` must get the same under every policy.
         made_of = zip(self.folds, self.evaluation.evaluate, self.evaluation.states(found), strict=True)
         lowered = [fold.lowered(untyped(evaluate.typed(states))) for fold, evaluate, states in made_of]
         spec = pa.array(np.zeros(len(panes), np.int32))

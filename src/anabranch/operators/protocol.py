@@ -2,18 +2,18 @@
 
 The runtime splits a stream into partition-groups and runs one instance of an operator over each:
 
-    open(state)        once, before anything else: take up the state (empty at the very first time)
+    open(state)        once, before anything else: load the state (empty the very first time)
     process(block)     once per epoch that brought rows: an Arrow record batch, its rows in the order of time,
                        with timestamps in UTC
-    on_watermark(t)    once per epoch, after `process`: no row earlier than t (microseconds) will come any more
+    on_watermark(t)    once per epoch, after `process`: no more rows earlier than t (microseconds) will come
 
-`process` and `on_watermark` yield what they have to say: record batches of the output's columns, or pairs of an
-output's name and a record batch where there are several outputs.
+`process` and `on_watermark` yield results: record batches with the output's columns, or, if there are several outputs,
+pairs of an output's name and a record batch.
 
 **An operator must be deterministic**: the same blocks and watermarks give the same state and the same output. After a
-crash the runtime restores a group by folding its logged blocks into its last snapshot, and throws the output of that
-away. **Whatever must survive lives in the `State`**, as numpy arrays and Arrow tables. Other attributes are allowed as
-an index over it that `open` can build anew.
+crash the runtime restores a group by applying its logged blocks to its last snapshot, and discards the output of that.
+**Whatever must survive belongs in the `State`**, as numpy arrays and Arrow tables. Other attributes may hold an index
+over it that `open` can rebuild.
 """
 
 from __future__ import annotations
@@ -35,40 +35,40 @@ class Operator:
     """Base of all operators. Override `open`, `process` and, where time matters, `on_watermark`."""
 
     group: int = 0
-    """Which partition-group this instance works for; set before `open`."""
+    """The partition-group of this instance; set before `open`."""
 
     decisions: Mapping[str, Any] = {}
-    """What the controllers decided for this epoch; from the ledger, so a replay sees the same."""
+    """What the controllers decided for this epoch; from the ledger, so that a replay gets the same."""
 
     metrics: Counter[str] = Counter()  # noqa: RUF012  # a subclass need not call our __init__; the runtime sets a new one
-    """What the operator counts, for those who watch: summed over all groups in `progress`. A new one in each epoch."""
+    """The operator's own counts, summed over all groups in `progress`. A new counter in each epoch."""
 
     def open(self, state: State) -> None:
-        """Take up the state. Called once per instance."""
+        """Load the state. Called once per instance."""
 
     def process(self, block: pa.RecordBatch, port: int = 0) -> Iterable[Emitted]:
-        """Take the rows of an epoch; `port` says which input they came from, where an operator has several."""
+        """Process the rows of an epoch; `port` is the input they came from, if there are several."""
         raise OperatorError(
             f"{type(self).__name__} has no process(block), so the rows of its group would be lost",
-            hint="write def process(self, block, port=0), as a generator of record batches",
+            hint="define process(self, block, port=0) as a generator of record batches",
         )
 
     def on_watermark(self, t: int) -> Iterable[Emitted]:
-        """No row earlier than t will come."""
+        """No more rows earlier than t will come."""
         return ()
 
     def on_set_back(self, t: int, starts: int) -> None:
-        """The watermark, which had run away, was set back to t by a repair: rows from t on come again.
+        """A repair set the watermark, which was too far ahead, back to t: rows from t on are accepted again.
 
         Results that need rows from before `starts` cannot be complete, and should not be emitted. Called once, before
         the rows of the next epoch. Override it if your state remembers a watermark.
         """
 
     def absorb(self, block: pa.RecordBatch, port: int = 0) -> None:
-        """Take rows that were processed before, to rebuild the state. Override it if that is cheaper without output."""
+        """Rebuild the state from rows that were processed before. Override it if that is cheaper without output."""
         for _ in self.process(block, port) or ():
             pass
 
 
 OperatorFactory = Callable[[], Operator]
-"""What makes an instance: the class itself, or a function without arguments."""
+"""Makes an instance: the class itself, or a function without arguments."""

@@ -1,8 +1,8 @@
-"""What an operator keeps for one partition-group: named numpy arrays and Arrow tables.
+"""An operator's state for one partition-group: named numpy arrays and Arrow tables.
 
-Arrays are one-dimensional and of fixed-size items (numbers, booleans, times, structures of these), so that state is
-plain bytes which a file can hold and a memory map can show. A view from `array` is valid until the item is resized,
-dropped, cleared or loaded.
+Arrays are one-dimensional with fixed-size items (numbers, booleans, times, structures of these), so that state is plain
+bytes that can be stored in a file and memory-mapped. A view from `array` is valid until the item is resized, dropped,
+cleared or loaded.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class State(ABC):
 
     @abstractmethod
     def array(self, name: str, dtype: npt.DTypeLike, length: int = 0) -> Array:
-        """The array of that name; made of `length` zeros if absent."""
+        """The array of that name; if absent, a new one of `length` zeros."""
 
     @abstractmethod
     def resize(self, name: str, length: int) -> Array:
-        """The array with the same content, zeros after it; earlier views are no longer valid."""
+        """Resize the array, with zeros after the old content; earlier views are no longer valid."""
 
     @abstractmethod
     def table(self, name: str) -> pa.Table | None:
@@ -42,19 +42,19 @@ class State(ABC):
 
     @abstractmethod
     def put(self, name: str, table: pa.Table) -> None:
-        """Keep a table in the place of what had that name."""
+        """Store a table, replacing any item of that name."""
 
     @abstractmethod
     def drop(self, name: str) -> None:
-        """Forget an array or a table; an absent one is fine."""
+        """Remove an array or a table, if present."""
 
     @abstractmethod
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove everything."""
 
     @abstractmethod
     def items(self) -> Iterator[tuple[str, Item]]:
-        """All there is, sorted by name."""
+        """All items, sorted by name."""
 
     def names(self) -> list[str]:
         """The names, sorted."""
@@ -65,11 +65,11 @@ class State(ABC):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the content."""
+        """Size of the content."""
         return sum(item.nbytes for _, item in self.items())
 
     def load(self, items: Iterable[tuple[str, Item]]) -> None:
-        """Forget everything, then take copies of these."""
+        """Replace everything by copies of these items."""
         taken = list(items)  # they may be this state's own
         self.clear()
         for name, item in taken:
@@ -86,7 +86,7 @@ class MemoryState(State):
         self._items: dict[str, Item] = {}
 
     def array(self, name: str, dtype: npt.DTypeLike, length: int = 0) -> Array:
-        """The array of that name; made of zeros if absent."""
+        """The array of that name; if absent, a new one of zeros."""
         check_name(name)
         wanted = check_dtype(name, dtype)
         if name not in self._items:
@@ -95,7 +95,7 @@ class MemoryState(State):
         return check_same(name, self._items[name], wanted)
 
     def resize(self, name: str, length: int) -> Array:
-        """The array with the same content, zeros after it."""
+        """Resize the array, with zeros after the old content."""
         old = check_array(name, self._items.get(name))
         check_length(name, length)
         new = np.zeros(length, old.dtype)
@@ -110,28 +110,28 @@ class MemoryState(State):
         return item if isinstance(item, pa.Table) else None
 
     def put(self, name: str, table: pa.Table) -> None:
-        """Keep a table in the place of what had that name."""
+        """Store a table, replacing any item of that name."""
         check_name(name)
         self._items[name] = table
 
     def drop(self, name: str) -> None:
-        """Forget an array or a table."""
+        """Remove an array or a table."""
         self._items.pop(name, None)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove everything."""
         self._items.clear()
 
     def items(self) -> Iterator[tuple[str, Item]]:
-        """All there is, sorted by name."""
+        """All items, sorted by name."""
         return iter(sorted(self._items.items(), key=lambda pair: pair[0]))
 
 
 def check_name(name: str) -> None:
-    """Refuse a name that a file's header could not carry."""
+    """Refuse a name that a file's header cannot hold."""
     if not _NAME.fullmatch(name):
         raise InvalidArgumentError(
-            f"{name!r} is no name for an item of state", hint="use letters, digits, and any of _ . -"
+            f"{name!r} is not a valid name for an item of state", hint="use letters, digits, and any of _ . -"
         )
 
 
@@ -140,8 +140,8 @@ def check_dtype(name: str, dtype: npt.DTypeLike) -> np.dtype[Any]:
     wanted = np.dtype(dtype)
     if wanted.hasobject or wanted.itemsize == 0 or wanted.subdtype is not None or wanted.kind == "T":
         raise InvalidArgumentError(
-            f"the array {name!r} cannot have dtype {wanted}: its items are not plain bytes that a file can hold",
-            hint="use numbers, booleans, times or structures of these; put a table for strings and nested values",
+            f"the array {name!r} cannot have dtype {wanted}: its items are not plain bytes of fixed size",
+            hint="use numbers, booleans, times or structures of these; store strings and nested values in a table",
         )
     return wanted
 
@@ -153,7 +153,7 @@ def check_length(name: str, length: int) -> None:
 
 
 def check_array(name: str, item: Item | None) -> Array:
-    """The item, if it is an array."""
+    """The item if it is an array; otherwise an error."""
     if not isinstance(item, np.ndarray):
         what = "there is no array" if item is None else "it is a table, not an array,"
         raise InvalidArgumentError(f"{what} {name!r} in the state", hint="make it with array(name, dtype) first")
@@ -161,12 +161,12 @@ def check_array(name: str, item: Item | None) -> Array:
 
 
 def check_same(name: str, item: Item, dtype: np.dtype[Any]) -> Array:
-    """The item, if it is an array of that dtype."""
+    """The item if it is an array of that dtype; otherwise an error."""
     found = check_array(name, item)
     if found.dtype != dtype:
         raise InvalidArgumentError(
             f"the array {name!r} holds {found.dtype}, not {dtype}: its bytes would be read as something else",
-            hint="ask for the dtype it was made with, or drop it first",
+            hint="use the dtype it was created with, or drop it first",
         )
     return found
 

@@ -1,12 +1,11 @@
 """Windowed aggregates as an operator: panes come in, runs of windows leave once the watermark has passed them.
 
-The state of a group is the panes that an open window still needs, as Arrow tables (keys, pane id, rows, states), one
-table per epoch that brought some, gathered into one now and then; and how far the windows have been evaluated. A pane
-that rows of several epochs fell into is there in several pieces; the folds take care of that (`Fold.settle`).
+The state of a group is the panes that open windows still need, as Arrow tables (keys, pane id, rows, states), one table
+per epoch that brought some, merged into one now and then; and the pane up to which windows have been evaluated. A pane
+with rows from several epochs is in several pieces; the folds handle that (`Fold.settle`).
 
-With B > 1 (decision `batch`) complete windows wait until B of one specification are complete: fewer evaluations, each
-of which touches all panes that a window reaches, against a later answer. That is paper 1's batch, and its controller
-sets it.
+With B > 1 (decision `batch`) complete windows wait until B of one specification are complete. Each evaluation touches
+all panes that a window covers, so fewer evaluations cost less, but results come later. A controller sets B.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ from anabranch.windows import PaneWindow
 from anabranch.windows.ids import Stretch
 
 KEYS_OF = "keys of window "
-"""The metric: different keys of a window of the partitioner, in this epoch."""
+"""Metric prefix: distinct keys of a window of the partitioner, in this epoch."""
 
-_EARLIEST = "earliest"  # [known?, pane before which no window starts any more: after a repair]
-_EVALUATED = "evaluated"  # [known?, pane up to which (exclusive) every window that ends there has left]
+_EARLIEST = "earliest"  # [known?, pane before which no window may start, after a repair]
+_EVALUATED = "evaluated"  # [known?, pane up to which (exclusive) all windows that end there have left]
 
 
 class WindowOperator(Operator):
@@ -70,7 +69,7 @@ class WindowOperator(Operator):
             return
         panes = pa.concat_tables([self._tables[name] for name in names]).combine_chunks()
         ids = panes.column(PANE).to_numpy()
-        # Windows that end at or before the first pane of all have no rows.
+        # Windows that end at or before the very first pane have no rows.
         since = int(ids.min()) if evaluated is None else evaluated
         if complete <= since:
             return
@@ -79,7 +78,7 @@ class WindowOperator(Operator):
         self._gather(names, complete - self._reach)
 
     def on_set_back(self, t: int, starts: int) -> None:
-        """Windows that end after t leave again, but none of those that have lost rows."""
+        """Windows that end after t leave again, except those that have lost rows."""
         origin, size = self._settings.origin, self._settings.pane_size
         mark = self._state.array(_EVALUATED, np.int64, 2)
         mark[1] = min(int(mark[1]), (t - origin) // size)
@@ -92,10 +91,10 @@ class WindowOperator(Operator):
         return int(pane) if known else None
 
     def _due(self, evaluated: int, complete: int) -> bool:
-        """Whether a batch of windows was completed since: B windows of one specification, those kB to kB + B - 1.
+        """Whether a batch of windows has been completed: the B windows kB to kB + B - 1 of one specification.
 
-        So where batches end does not depend on where epochs do. With B = 1 no window waits that is complete: others may
-        read it, and go by the watermark.
+        So the ends of batches do not depend on the ends of epochs. With B = 1 no complete window waits: other operators
+        may read it, and rely on the watermark.
         """
         batch = int(self.decisions.get("batch", 1))
 
@@ -105,7 +104,7 @@ class WindowOperator(Operator):
         return any(batches(w, complete) > batches(w, evaluated) for w in self._settings.windows)
 
     def _gather(self, names: Sequence[str], needed: int | None) -> None:
-        """One table instead of many, without the panes up to `needed`, which no open window reaches."""
+        """Merge many tables into one, without the panes up to `needed`, which no open window covers."""
         tables = [self._tables[name] for name in names]
         if needed is not None:
             ages = [table.column(PANE).to_numpy() for table in tables]

@@ -192,7 +192,7 @@ TYPES: dict[str, tuple[Make, str, str]] = {
     "collect": (lambda df: windowed(df).agg(v=ab.collect("extra")), "collect needs", "cast"),
     "user-defined": (
         lambda df: windowed(df).agg(v=ab.user_aggregate("extra", init=list, incr=list, final=len, returns="int")),
-        "user_aggregate cannot take a column of type map<string,int>",
+        "user_aggregate cannot use a column of type map<string,int>",
         "to_json",
     ),
 }  # fmt: skip
@@ -262,14 +262,14 @@ ARGUMENTS: dict[str, tuple[Make, str, str]] = {
     "a sample in words": (lambda df: counted(df).sample("all"), "a sample of 'all'", "up to 1"),
     "no density": (lambda df: counted(df).assume(rows_per_pane=0), "rows_per_pane=0", "above zero"),
     "negative disorder": (lambda df: counted(df).order_by_window(-1), "k = -1", "0 or more"),
-    "a rank above 1": (lambda df: ab.quantile("speed", 95), "95 is not within 0 to 1", "0.95"),
-    "ranks, one bad": (lambda df: ab.quantile("speed", [0.5, -0.1]), "not within 0 to 1", "0.95"),
-    "no ranks": (lambda df: ab.quantile("speed", []), "[] is not within", "0.95"),
-    "a rank in words": (lambda df: ab.quantile("speed", "0.5"), "'0.5' is not within", "0.95"),
-    "too small a sketch": (lambda df: ab.quantile("speed", 0.5, k=1), "8 to 65535", "200"),
-    "too large a sketch": (lambda df: ab.count_distinct("cell", approx=True, lg_k=30), "2^4 to 2^21", "12"),
-    "top none": (lambda df: ab.top_k("cell", 0), "top_k of 0 values", "at least 1"),
-    "top one and a half": (lambda df: ab.top_k("cell", 1.5), "top_k of 1.5 values", "whole number"),
+    "a rank above 1": (lambda df: ab.quantile("speed", 95), "95 is not between 0 and 1", "0.95"),
+    "ranks, one bad": (lambda df: ab.quantile("speed", [0.5, -0.1]), "not between 0 and 1", "0.95"),
+    "no ranks": (lambda df: ab.quantile("speed", []), "[] is not between", "0.95"),
+    "a rank in words": (lambda df: ab.quantile("speed", "0.5"), "'0.5' is not between", "0.95"),
+    "too small a sketch": (lambda df: ab.quantile("speed", 0.5, k=1), "k=1 is not between 8 and 65535", "200"),
+    "too large a sketch": (lambda df: ab.count_distinct("cell", approx=True, lg_k=30), "lg_k=30 is not between 4 and 21", "12"),
+    "top none": (lambda df: ab.top_k("cell", 0), "k=0 of top_k", "at least 1"),
+    "top one and a half": (lambda df: ab.top_k("cell", 1.5), "k=1.5 of top_k", "whole number"),
     "no function": (
         lambda df: ab.user_aggregate("speed", init=0, incr=max, final=int, returns="int"), "init of user", "function"
     ),

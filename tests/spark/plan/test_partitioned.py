@@ -550,7 +550,7 @@ REFUSED: dict[str, tuple[Callable[[DataFrame], Any], str, str]] = {
         'at "auto"',
     ),
     "state without merge": (
-        lambda df: ab.user_aggregate("v", **MEDIAN, state="array<bigint>"), "no merge", "leave state out"
+        lambda df: ab.user_aggregate("v", **MEDIAN, state="array<bigint>"), "no merge", "leave out state"
     ),
     "state of no type": (
         lambda df: windowed(df).by("k").agg(m=ab.user_aggregate("v", **MEDIAN, merge=extend, state="lists")),
@@ -604,8 +604,8 @@ def test_a_state_of_another_type_is_told(quick: SparkSession, cars: DataFrame, p
     with pytest.raises(PySparkException) as raised:
         query.to_df().collect()
     assert "OperatorError" in str(raised.value)
-    assert "is not of its declared type string" in str(raised.value)
-    assert "make `state` the type of what init, incr and merge return" in str(raised.value)
+    assert "does not fit its declared type string" in str(raised.value)
+    assert "declare as `state` the type that init, incr and merge return" in str(raised.value)
 
 
 def test_where_spark_wants_all_columns_of_a_group_for_its_exchange(quick: SparkSession) -> None:

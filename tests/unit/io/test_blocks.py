@@ -79,7 +79,7 @@ def test_errors(tmp_path: Path) -> None:
             read_block(file, index, first=first)
     (tmp_path / "text").write_text("hello")
     (tmp_path / "cut").write_bytes(file.read_bytes()[:-20])
-    for name, why in (("none", "cannot be read"), ("text", "neither"), ("cut", "broken")):
+    for name, why in (("none", "cannot be read"), ("text", "neither"), ("cut", "damaged or incomplete")):
         with pytest.raises(InvalidArgumentError, match=why):
             read_block(tmp_path / name, 0)
     with pytest.raises(InvalidArgumentError, match="no blocks"):

@@ -24,7 +24,7 @@ def test_results_of_another_query_are_named_as_such(tmp_path: Path) -> None:
     ab.FileSink(results).publish(published("one", tmp_path))
     with pytest.raises(CheckpointError) as raised:
         ab.FileSink(results).publish(published("another", tmp_path))
-    assert f"the folder for results {results} has those of another query" in raised.value.message
+    assert f"the folder {results} has the results of another query" in raised.value.message
     assert "FileSink(...)" in raised.value.hint and "another checkpoint folder" not in raised.value.hint
 
 

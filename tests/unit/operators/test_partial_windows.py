@@ -316,7 +316,7 @@ def test_a_state_of_another_type_is_an_error(value: Any, kind: pa.DataType) -> N
     with pytest.raises(OperatorError) as raised:
         evaluated(value, kind)
     assert f"declared type {kind}" in raised.value.message
-    assert "make `state` the type" in raised.value.hint
+    assert "declare as `state` the type" in raised.value.hint
 
 
 def test_a_state_too_large_for_a_bigint_is_an_error() -> None:

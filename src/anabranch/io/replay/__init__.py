@@ -1,4 +1,4 @@
-"""Recorded files as a stream, at the pace of their event time."""
+"""Recorded files as a stream."""
 
 from anabranch.io.replay.recording import Recording, columns_of
 from anabranch.io.replay.source import backlog, replay

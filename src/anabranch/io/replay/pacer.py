@@ -2,15 +2,15 @@
 
 | asked for | due at wall time `now`, counted from the start of this run |
 |---|---|
-| `rate` | as many rows as `rate` per second gives |
-| `pace` | the rows up to which the recording's own clock has come, which runs `pace` times as fast as the wall's |
+| `rate` | `rate` rows per second |
+| `pace` | the rows up to the recording's own clock, which runs `pace` times as fast as the wall clock |
 | neither | all |
 
-With `pace_from`, what was recorded before that time is due at once, and the clock starts when it has been taken: a fast
-approach to the part that matters.
+With `pace_from`, everything recorded before that time is due at once, and the clock starts when it has been read: a
+fast way to the part that matters.
 
-The clock starts with the first question, at the position the stream has then. So a stream that was down goes on from
-where it was, at the same speed; it does not make up for the time that it missed. Pure: the wall clock is an argument.
+The clock starts with the first call, at the stream's position at that moment. So a stream that was down continues from
+where it was, at the same speed; it does not catch up on the time that it missed. The wall clock is an argument.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Protocol
 
 
 class Timeline(Protocol):
-    """What the pacer asks of a recording."""
+    """What the pacer needs from a recording."""
 
     @property
     def rows(self) -> int: ...
@@ -33,13 +33,13 @@ class Timeline(Protocol):
 
 
 def _wall() -> int:
-    """Microseconds of a clock that is never set back."""
+    """Microseconds of a clock that never goes backwards."""
     return time.monotonic_ns() // 1_000
 
 
 @dataclass
 class Pacer:
-    """Says what is due; `rate` in rows per second, `pace` as a multiple of the recorded time."""
+    """Computes which rows are due; `rate` in rows per second, `pace` as a multiple of the recorded time."""
 
     timeline: Timeline
     rate: float | None = None
@@ -59,7 +59,7 @@ class Pacer:
         return max(position, self._due(*self._began))
 
     def due_now(self) -> int | None:
-        """The same without a position; None while the clock has not started."""
+        """The position up to which rows are due now; None before the clock has started."""
         return None if self._began is None else self._due(*self._began)
 
     def _due(self, began: int, origin: int, recorded: int | None) -> int:

@@ -2,12 +2,12 @@
 
 A **position** is a row number: 0 is the first row of the first file. Rows keep the order that they have in the files.
 
-A recording's clock is the **running maximum** of its times: what the latest row so far says. So a row that comes late,
-or has no time, belongs to the moment of the rows before it, as it did when it was recorded. A whole block that lies
-before the one it follows is something else, files in the wrong order, and `check_order` refuses it.
+A recording's clock is the **running maximum** of its times: the latest time so far. So a row that is late or has no
+time belongs to the moment of the rows before it, as it did when it was recorded. A whole block that is earlier than the
+one before it means that the files are in the wrong order; `check_order` refuses it.
 
-The **fingerprint** is made of each file's name, size and last bytes (both formats keep their table of contents there),
-so a recording may be moved to another folder, but not change: the same position must mean the same row for ever.
+The **fingerprint** is computed from each file's name, size and last bytes (where both formats keep their table of
+contents). A recording may be moved to another folder, but not changed: a position must always mean the same row.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from anabranch.io.blocks import BlockRef, blocks_of, check_time, micros_of, read
 from anabranch.text import moment
 
 _TAIL = 4_096  # bytes at the end of a file that go into the fingerprint
-_NEVER = np.iinfo(np.int64).min  # the running maximum before any time has come
+_NEVER = np.iinfo(np.int64).min  # the running maximum before the first time
 
 Listing = tuple[tuple[str, int, int], ...]
 
 
 @dataclass(frozen=True)
 class Slice:
-    """Rows ``first .. first + rows`` of a block. Times are those of the whole block where it is whole, else unknown."""
+    """Rows ``first .. first + rows`` of a block. Times are known only if the slice is the whole block."""
 
     path: str
     block: int
@@ -49,7 +49,7 @@ class Slice:
 
 
 class Recording:
-    """The blocks of a file or folder. `times=False` leaves the times out where only row numbers matter."""
+    """The blocks of a file or folder. `times=False` skips the times if only row numbers matter."""
 
     def __init__(self, path: str | Path, time: str, *, times: bool = True) -> None:
         self._path = Path(path)
@@ -89,7 +89,7 @@ class Recording:
         return found
 
     def time_at(self, row: int) -> int | None:
-        """What the recording's clock says at that row; before the first time it says the first block's earliest."""
+        """The recording's clock at that row; before the first time, the earliest time of the first block with times."""
         index = bisect_right(self._starts, row) - 1
         now = int(self._clock(index)[row - self._starts[index]])
         if now > _NEVER:
@@ -97,14 +97,14 @@ class Recording:
         return next((block.min_t for block in self.blocks if block.min_t is not None), None)
 
     def first_after(self, time: int) -> int:
-        """The first row at which the clock is past that time, or the number of rows: all before it are due by then."""
+        """The first row at which the clock is past that time, or the number of rows: all rows before it are due."""
         index = bisect_right(self._latest, time)
         if index == len(self.blocks):
             return self.rows
         return self._starts[index] + int(np.searchsorted(self._clock(index), time, side="right"))
 
     def whole_instants(self, position: int, due: int) -> int:
-        """Where to end instead of at `due`, so that rows of one time stay together: before them, or else after them."""
+        """Where to end instead of at `due`, so that rows of one time stay together: before them, or else after."""
         if not position < due < self.rows:
             return due
         last = self.time_at(due - 1)
@@ -114,25 +114,25 @@ class Recording:
         return before if before > position else self.first_after(last)
 
     def check_order(self) -> None:
-        """Refuse blocks that lie wholly before the one they follow."""
+        """Refuse blocks that end before the previous block begins."""
         timed = [block for block in self.blocks if block.min_t is not None]
         for before, after in pairwise(timed):
             if after.max_t < before.min_t:  # type: ignore[operator]  # a block with one bound has the other
                 raise ReplayError(
                     f"block {after.index} of {Path(after.path).name} ends at {moment(after.max_t)}, before block "
                     f"{before.index} of {Path(before.path).name} begins ({moment(before.min_t)}): on the clock of the "
-                    "recording all of it would come late and at once",
+                    "recording, all of it would arrive late and at once",
                     hint="sort the recording by time, and name its files so that their names sort in that order; "
                     "with rate=... any order is fine",
                 )
 
     def check_unchanged(self) -> None:
-        """Refuse to go on with other files than those that the positions were made for."""
+        """Refuse to continue if the files have changed: positions would mean other rows."""
         if listing(self._path) != self._listing:
             raise changed(self._path.name)
 
     def _clock(self, index: int) -> npt.NDArray[np.int64]:
-        """The running maximum within a block. The last one is kept: the stream's clock asks for it many times."""
+        """The running maximum within a block. The last one is cached: the stream's clock needs it many times."""
         if self._clock_of is None or self._clock_of[0] != index:
             block = self.blocks[index]
             times = micros_of(read_block(block.path, block.index, columns=[self._time]).column(0))
@@ -143,7 +143,7 @@ class Recording:
 
 
 def shares(slices: Sequence[Slice], parts: int, smallest: int) -> list[list[Slice]]:
-    """Cut the rows into at most `parts` contiguous shares of equal size, none of them below `smallest` if it can be."""
+    """Cut the rows into at most `parts` contiguous shares of equal size, none below `smallest` if possible."""
     rows = sum(piece.rows for piece in slices)
     parts = max(1, min(parts, rows // smallest))
     found: list[list[Slice]] = [[] for _ in range(parts)]
@@ -167,13 +167,13 @@ def _cut(piece: Slice, skip: int, rows: int) -> Slice:
 
 
 def listing(path: Path) -> Listing:
-    """The files of a recording: path, size and time of change of each, in the order of their names."""
+    """The files of a recording, sorted by name: path, size and modification time of each."""
     if path.is_dir():
         entries = sorted(p for p in path.iterdir() if not p.name.startswith((".", "_")))
         folders = [p.name for p in entries if p.is_dir()]
         if folders:
             raise InvalidArgumentError(
-                f"{path} has folders in it ({folders[0]}), whose files would be left out",
+                f"{path} contains folders ({folders[0]}), whose files would be ignored",
                 hint="put all files of a recording into one folder",
             )
     else:
@@ -191,11 +191,11 @@ def columns_of(path: str | Path) -> pa.Schema:
 
 
 def changed(name: str) -> ReplayError:
-    """The error for files that are not those that the stream began with."""
+    """The error for files that have changed since the stream began."""
     return ReplayError(
-        f"the files of {name} have changed since the stream began: its positions would now mean other rows, and some "
-        "would be lost or come twice",
-        hint="put the recorded files back, or start anew with another checkpoint folder",
+        f"the files of {name} have changed since the stream began: its positions would mean other rows, so some "
+        "rows would be lost and others would come twice",
+        hint="restore the recorded files, or start again with another checkpoint folder",
     )
 
 
@@ -207,7 +207,7 @@ def _check_same_columns(files: Sequence[str]) -> None:
     for file in files[1:]:
         if columns(file) != first:
             raise ColumnTypeError(
-                f"{Path(file).name} has other columns than {Path(files[0]).name}, and a stream has one schema",
+                f"{Path(file).name} has other columns than {Path(files[0]).name}, but a stream has only one schema",
                 hint="write all files of a recording with the same columns, in the same order",
             )
 

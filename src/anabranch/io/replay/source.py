@@ -1,13 +1,13 @@
-"""Recorded files as a stream: the same rows in the same order at every run, as fast as asked for.
+"""Recorded files as a stream: the same rows in the same order in every run, at the chosen speed.
 
-An offset is ``{"files": fingerprint, "row": position}``. The same range of offsets is the same rows for ever, so a
-stream that starts again from its checkpoint neither loses nor repeats a row; files that changed are an error.
-`recording` has positions and the fingerprint, `pacer` the clock.
+An offset is ``{"files": fingerprint, "row": position}``. A range of offsets always means the same rows, so a stream
+that restarts from its checkpoint neither loses nor repeats a row; files that have changed are an error. `recording` has
+positions and the fingerprint, `pacer` the clock.
 
-Two forms: **rows**, the columns of the files in Spark's types; or **references** (`blocks=True`), one small row per
-block, so that Spark moves references and the workers read the blocks themselves with `read_block`.
+There are two forms: **rows**, the columns of the files in Spark's types; or **references** (`blocks=True`), one small
+row per block, so that Spark moves references and the workers read the blocks themselves with `read_block`.
 
-The offsets are made in one process that lives as long as the query, the rows are read by tasks; both must see the files
+Offsets are made in one process that lives as long as the query, and rows are read by tasks; both must see the files
 under the same path.
 """
 
@@ -41,9 +41,9 @@ from anabranch.spark.arrow import arrow_schema, conformed
 SOURCE_FORMAT = "anabranch-replay"
 REFERENCES = "path string, block int, first bigint, rows bigint, min_t bigint, max_t bigint"
 BATCH_ROWS = 262_144
-"""The most rows that a task hands to Spark at once; small blocks are joined up to a quarter of it."""
+"""The most rows that a task gives Spark at once; small blocks are joined up to a quarter of that."""
 SMALLEST_SHARE = 8_192
-"""Rows below which a partition of its own costs more than it gains."""
+"""Below this many rows a separate partition costs more than it gains."""
 DEFAULT_PARTITIONS = 2
 
 
@@ -65,21 +65,24 @@ class ReplayOptions:
     def __post_init__(self) -> None:
         if self.rate is not None and self.pace is not None:
             raise InvalidArgumentError(
-                "rate and pace are two clocks, and a stream can follow only one",
+                "rate and pace are both set, but a stream can follow only one clock",
                 hint="give rate=... in rows per second, or pace=... as a multiple of the recorded time",
             )
         if self.pace_from is not None and self.pace is None:
             raise InvalidArgumentError(
-                "pace_from says where a clock starts, and there is none", hint="give pace=... too, or neither"
+                "pace_from says when the clock starts, but without pace there is no clock",
+                hint="give pace=... too, or leave out pace_from",
             )
         for name, value in (("rate", self.rate), ("pace", self.pace), ("rows_per_epoch", self.rows_per_epoch),
                             ("partitions", self.partitions)):  # fmt: skip
             if value is not None and not (value > 0 and math.isfinite(value)):
-                raise InvalidArgumentError(f"{name}={value!r}: nothing would ever come", hint="give more than zero")
+                raise InvalidArgumentError(
+                    f"{name}={value!r} is not above zero: no row would ever arrive", hint="give a number above zero"
+                )
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ReplayOptions:
-        """From the strings that Spark hands on."""
+        """From the strings that Spark passes."""
         missing = [name for name in ("path", "time") if name not in options]
         if missing:
             raise InvalidArgumentError(f"the option {missing[0]!r} is missing", hint='.option("time", "at").load(path)')
@@ -93,11 +96,11 @@ class ReplayOptions:
         return cls(options["path"], options["time"], **values)
 
     def strings(self) -> dict[str, str]:
-        """For Spark."""
+        """The options as Spark takes them."""
         return {name: str(value) for name, value in asdict(self).items() if value is not None}
 
     def open(self) -> Recording:
-        """The recording, checked."""
+        """Open the recording and check it."""
         ordered = self.pace is not None or self.start is not None or self.whole_instants
         recording = Recording(self.path, self.time, times=ordered or self.blocks)
         if ordered:
@@ -123,11 +126,10 @@ def replay(
     """A streaming DataFrame of a recorded Arrow or Parquet file, or a folder of them.
 
     `rate` is in rows per second; `pace` is a multiple of the recorded time (1.0 as it was, 60 an hour a minute); with
-    neither, rows come as fast as they are taken, `rows_per_epoch` at a time. What was recorded before `pace_from` comes
-    as fast as it is taken too; the clock starts there. `start` begins at the first row of that
-    time. `blocks=True` gives references to blocks in the place of rows. With `whole_instants` no epoch ends between two
-    rows of the same time, even if it becomes longer than `rows_per_epoch` for that. The options are checked now, files
-    included.
+    neither, rows come as fast as they are read, `rows_per_epoch` at a time. Rows recorded before `pace_from` also come
+    as fast as they are read; the clock starts there. `start` begins at the first row of that time. `blocks=True` gives
+    references to blocks instead of rows. With `whole_instants` no epoch ends between two rows of the same time, even if
+    that makes it longer than `rows_per_epoch`. The options and files are checked immediately.
     """
     conf = spark.conf.get("spark.default.parallelism", None)
     options = ReplayOptions(
@@ -148,7 +150,7 @@ def replay(
 
 
 def backlog(source: Any) -> int:
-    """Rows that were due and not yet read when an epoch ended: of one of `query.lastProgress.sources`."""
+    """Rows that were due but not yet read when an epoch ended, for one of `query.lastProgress.sources`."""
     latest, end = (_json(source[name]) for name in ("latestOffset", "endOffset"))
     return 0 if latest is None or end is None else max(0, latest["row"] - end["row"])
 
@@ -176,7 +178,7 @@ class Share(InputPartition):
 
 
 class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Makes offsets and reads them. Tasks get a copy, so the recording is opened only where offsets are made."""
+    """Makes offsets and reads rows. Tasks get a copy, so the recording is opened only where offsets are made."""
 
     def __init__(self, options: ReplayOptions, schema: StructType) -> None:
         self._options = options
@@ -200,7 +202,7 @@ class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        # What is available of a recording is all of it; on a clock nothing would be due yet, and the query would end.
+        # All of a recording is available; by the clock nothing would be due yet, and the query would end.
         self._everything = True
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -224,7 +226,7 @@ class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         if not self._options.blocks:
             return [Share(share) for share in shares(slices, self._options.partitions, SMALLEST_SHARE)]
-        parts = min(self._options.partitions, len(slices))  # references are never cut further than the epoch cut them
+        parts = min(self._options.partitions, len(slices))  # references are not cut any further
         return [Share(slices[i * len(slices) // parts : (i + 1) * len(slices) // parts]) for i in range(parts)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -261,7 +263,7 @@ def _references(slices: Sequence[Slice], time: str, target: pa.Schema) -> pa.Rec
 
 
 def _regrouped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Cut what is too large, join what is too small."""
+    """Cut batches that are too large, and join those that are too small."""
     waiting: list[pa.RecordBatch] = []
     for batch in batches:
         for first in range(0, batch.num_rows, BATCH_ROWS):
@@ -281,7 +283,7 @@ def _spark_schema(schema: pa.Schema) -> StructType:
         except PySparkTypeError as error:
             raise ColumnTypeError(
                 f"Spark has no type for the column {field.name!r} of type {field.type}",
-                hint="convert it in the recording, unsigned integers to the next larger signed type for example",
+                hint="convert it in the recording, for example an unsigned integer to the next larger signed type",
             ) from error
     return StructType(fields)
 

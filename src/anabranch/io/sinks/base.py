@@ -1,4 +1,4 @@
-"""What a sink is, and what it is given."""
+"""The interface of sinks, and what they publish."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from anabranch.io.frames import read_files
 
 @dataclass(frozen=True)
 class Published:
-    """The rows of an epoch, ready to be published: the files in a folder, and their columns."""
+    """The rows of an epoch, ready to be published: files in a folder, and their columns."""
 
     epoch: int
     query: str
@@ -27,7 +27,7 @@ class Published:
     rows: int
 
     def table(self) -> pa.Table:
-        """The rows, on the driver."""
+        """The rows, loaded on the driver."""
         tables = [
             pq.read_table(f"{self.folder.path}/{name}", filesystem=self.folder.filesystem, schema=self.schema)
             for name in self.files
@@ -44,7 +44,7 @@ class Sink(ABC):
 
     guarantee: ClassVar[str]
     keeps: ClassVar[bool] = True
-    """false: rows need not be written at all"""
+    """False if rows need not be written at all."""
 
     def staging(self, epoch: int, default: Folder) -> Folder:
         """Where tasks write an epoch before it is published."""
@@ -56,8 +56,8 @@ class Sink(ABC):
 
     @property
     def place(self) -> dict[str, Any]:
-        """Which sink this is, in plain JSON, for the ledger: `anabranch repair` must know who may have results."""
+        """Identifies the sink in the ledger, as plain JSON: `anabranch repair` must know who may have results."""
         return {"sink": type(self).__name__}
 
-    def open(self, session: SparkSession) -> None:  # noqa: B027  # most sinks have nothing to open
-        """Called once, before the first epoch: check that the sink can be written."""
+    def open(self, session: SparkSession) -> None:  # noqa: B027  # optional
+        """Called once, before the first epoch: check that the sink is writable."""

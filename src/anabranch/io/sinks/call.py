@@ -1,4 +1,4 @@
-"""Results to a function of the user."""
+"""Results for a user's function."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from anabranch.io.sinks.base import Published, Sink
 
 @made_as("ab.CallSink(lambda rows, epoch: ...)")
 class CallSink(Sink):
-    """Calls a function with the DataFrame of each epoch's rows and the epoch's number, as Spark's `foreachBatch`."""
+    """Calls a function with the DataFrame of each epoch's rows and the epoch's number, like Spark's `foreachBatch`."""
 
-    guarantee = "at least once: the function may see an epoch again, with the same rows and the same number"
+    guarantee = "at least once: the function may get an epoch again, with the same rows and number"
 
     def __init__(self, function: Callable[[DataFrame, int], object]) -> None:
         if not callable(function):
-            raise InvalidArgumentError(f"{function!r} is no function", hint="give a function of (DataFrame, epoch)")
+            raise InvalidArgumentError(f"{function!r} is not a function", hint="give a function of (DataFrame, epoch)")
         self.function = function
 
     def publish(self, result: Published) -> None:

@@ -25,10 +25,10 @@ class DeltaSink(Sink):
         try:
             session.read.format("delta").load(self.path)
         except SPARK_ERRORS as error:
-            # Any other complaint, such as that there is no table yet, comes from Delta itself.
+            # Any other error, such as a missing table, comes from Delta itself.
             if "DATA_SOURCE_NOT_FOUND" in str(error):
                 raise InvalidArgumentError(
-                    "the session has no Delta connector, so nothing could be written to a Delta table",
+                    "the session has no Delta connector, so it cannot write to a Delta table",
                     hint="install delta-spark and start the session with it, or use FileSink",
                 ) from error
 
@@ -36,7 +36,7 @@ class DeltaSink(Sink):
         if not result.files:
             return
         writer = result.frame().write.format("delta").mode("append")
-        # Delta skips a transaction of this application that it has seen.
+        # Delta skips a transaction of this application that it already has.
         writer = writer.option("txnAppId", f"anabranch-{result.query}").option("txnVersion", str(result.epoch))
         writer.save(self.path)
 

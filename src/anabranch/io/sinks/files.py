@@ -14,18 +14,18 @@ from anabranch.io.folder import Folder
 from anabranch.io.sinks.base import Published, Sink
 
 _OWNER = "_owner"
-"""Says which checkpoint the epochs of a folder belong to; readers pass over it."""
+"""Says which checkpoint the epochs of a folder belong to; readers ignore it."""
 
 
 @made_as('ab.FileSink("results/")')
 class FileSink(Sink):
-    """Parquet files, a folder `epoch=N` per epoch that brought rows; ``spark.read.parquet(path)`` reads them all.
+    """Parquet files in a folder `epoch=N` per epoch with rows; ``spark.read.parquet(path)`` reads them all.
 
-    Such folders are partitions to a reader, and give it a column `epoch`. With ``flat=True`` the files are in the
-    folder itself, and have the columns of the query only; but the files of an epoch appear one after the other.
+    To a reader such folders are partitions, which add a column `epoch`. With ``flat=True`` the files are in the folder
+    itself and have only the columns of the query, but the files of an epoch appear one after another.
     """
 
-    guarantee = "exactly once: a folder per epoch, which appears at once and is never changed"
+    guarantee = "exactly once: a folder per epoch, which appears in one step and never changes"
 
     def __init__(self, path: str | Path, *, flat: bool = False) -> None:
         self.folder = Folder.at(path)
@@ -34,7 +34,7 @@ class FileSink(Sink):
         self._claimed: str | None = None
         if self.folder.is_object_store:
             raise InvalidArgumentError(
-                f"{path} is on an object store, which cannot rename a folder: an epoch could be seen half written",
+                f"{path} is on an object store, which cannot rename folders: readers could see half an epoch",
                 hint="write to a local or HDFS path, or into a Delta table (DeltaSink)",
             )
 
@@ -43,7 +43,7 @@ class FileSink(Sink):
         return {**super().place, "path": self._path, "flat": self.flat}
 
     def epochs(self) -> list[int]:
-        """The epochs whose results are there."""
+        """The epochs whose results are published."""
         names = self.folder.files() if self.flat else self.folder.folders()
         found = (re.fullmatch(r"epoch-(\d+)-.*" if self.flat else r"epoch=(\d+)", name) for name in names)
         return sorted({int(each[1]) for each in found if each})
@@ -52,7 +52,7 @@ class FileSink(Sink):
         self.folder.create()
 
     def staging(self, epoch: int, default: Folder) -> Folder:
-        # In the same folder, so that publishing is a rename; readers pass over names that begin with an underscore.
+        # In the same folder, so that publishing is a rename; readers ignore names that begin with an underscore.
         return self.folder.sub("_staging", f"epoch={epoch}")
 
     def publish(self, result: Published) -> None:
@@ -62,7 +62,7 @@ class FileSink(Sink):
             return
         target = self.folder.sub(f"epoch={result.epoch}")
         if not result.files or f"epoch={result.epoch}" in self.folder.folders():
-            # Nothing to show, or shown already before a crash: the same rows, since an epoch is deterministic.
+            # No rows, or already published before a crash: the same rows, since an epoch is deterministic.
             result.folder.remove()
             return
         try:
@@ -74,7 +74,7 @@ class FileSink(Sink):
         known = set(self.folder.files())
         for name in result.files:
             target = f"epoch-{result.epoch:06d}-{name}"
-            if target in known:  # shown already before a crash: the same rows
+            if target in known:  # already published before a crash: the same rows
                 continue
             try:
                 result.folder.filesystem.move(f"{result.folder.path}/{name}", f"{self.folder.path}/{target}")
@@ -83,19 +83,19 @@ class FileSink(Sink):
         result.folder.remove()
 
     def _claim(self, query: str) -> None:
-        """Make the folder that checkpoint's own: the epochs of another have the same names and would pass for these."""
+        """Claim the folder for this checkpoint: the epochs of another have the same names, and would be mixed up."""
         if self.folder.exists(_OWNER):
             if self._claimed != query:
                 self._check_owner(query)
         elif self._claimed == query:
             raise StateError(
-                f"{self.folder} has vanished while the query ran, with all results before this epoch",
-                hint="bring the folder back, then start the query again; without it, it goes on with this epoch",
+                f"{self.folder} vanished while the query ran, with all results before this epoch",
+                hint="restore the folder, then start the query again; without the folder it continues with this epoch",
             )
         elif any(name.startswith("epoch") for name in [*self.folder.folders(), *self.folder.files()]):
             raise CheckpointError(
-                f"{self.folder} has epochs already, and does not say of which query: those of this one would be taken "
-                "for published, and lost",
+                f"{self.folder} already has epochs, and does not say of which query: those of this query would be "
+                "taken for published, and lost",
                 hint="give an empty folder, or one that does not exist yet",
             )
         else:
@@ -103,15 +103,15 @@ class FileSink(Sink):
         self._claimed = query
 
     def _check_owner(self, query: str) -> None:
-        another = "give the results a folder of their own, FileSink(...) with one that is empty or not there yet"
+        another = "give the results a folder of their own: FileSink(...) with one that is empty or does not exist yet"
         try:
             header, _ = self.folder.read(_OWNER, "owner")
         except StateError as error:
             raise StateError(error.message, hint=f"restore the file from a copy, or {another}") from error
         if header.get("query") != query:
             raise CheckpointError(
-                f"the folder for results {self.folder} has those of another query, or of this one with another "
-                "checkpoint: epochs of the same number would be taken for published, and lost",
+                f"the folder {self.folder} has the results of another query, or of this one with another checkpoint: "
+                "epochs of the same number would be taken for published, and lost",
                 hint=f"{another}; or start with the checkpoint that these results belong to",
             )
 

@@ -10,7 +10,7 @@ from anabranch.io.sinks.base import Published, Sink
 
 @made_as("ab.MemorySink()")
 class MemorySink(Sink):
-    """Arrow tables in the driver's memory: for notebooks and tests, where results are few."""
+    """Arrow tables in the driver's memory: for notebooks and tests with few results."""
 
     guarantee = "exactly once while the process lives; empty after a restart"
 
@@ -22,7 +22,7 @@ class MemorySink(Sink):
             self.epochs[result.epoch] = result.table()
 
     def table(self) -> pa.Table | None:
-        """All rows so far, in the order of epochs; None before the first."""
+        """All rows so far, in the order of epochs; None before the first rows."""
         tables = [self.epochs[epoch] for epoch in sorted(self.epochs)]
         return pa.concat_tables(tables) if tables else None
 

@@ -1,4 +1,4 @@
-"""No results at all."""
+"""Results that are not kept."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from anabranch.io.sinks.base import Published, Sink
 
 
 class NoopSink(Sink):
-    """Takes everything and keeps nothing, as Spark's "noop": rows are made and counted. For measurements."""
+    """Keeps nothing, like Spark's "noop": rows are computed and counted. For measurements."""
 
     guarantee = "nothing is kept"
     keeps = False
 
     def publish(self, result: Published) -> None:
-        """Nothing is to be done."""
+        """Do nothing."""
 
     def __repr__(self) -> str:
         return "NoopSink()"

@@ -1,7 +1,7 @@
 """Growing arrays in a `State`.
 
-Growth is by an eighth, not by a factor of two: a worker holds the windows of both streams, and the room that is kept
-for later counts as much as the rows. A view of the array is valid until the buffer grows, so nobody keeps one.
+They grow by an eighth, not by a factor of two: a worker holds the windows of both streams, and spare capacity takes
+memory too. A view of the array is valid until the buffer grows, so do not keep one.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ class Buffer:
         self.array: Array = state.array(name, dtype, length)
 
     def resize(self, length: int) -> None:
-        """The same content, zeros after it."""
+        """Change the length, with zeros after the old content."""
         self.array = self._state.resize(self._name, length)
 
     def reserve(self, length: int) -> None:
-        """Room for so many items."""
+        """Make room for that many items."""
         if length > len(self.array):
             self.resize(with_room(length))
 
     def shrink(self, length: int) -> None:
-        """Give room back where it is more than twice what so many items need."""
+        """Free memory if the capacity is more than twice what that many items need."""
         if len(self.array) > 2 * with_room(length):
             self.resize(with_room(length))
 

@@ -1,17 +1,17 @@
-"""Which rows of a window have a key: an extendible hash directory of mini-partitions, each of them lists of blocks.
+"""Finds the rows of a window by key: an extendible hash directory of mini-partitions, each with lists of blocks.
 
-The directory has 2^d entries; the d lowest bits of a (mixed) key hash choose one, and it names a mini-partition. A
+The directory has 2^d entries; the d lowest bits of a (mixed) key hash choose one, which refers to a mini-partition. A
 mini-partition of local depth d' <= d holds all keys with the same d' lowest bits, of all streams, so 2^(d - d') entries
-name it. Its size is the number of its blocks. Fine tuning keeps that within [theta, 2 theta]:
+refer to it. Its size is the number of its blocks. Fine tuning keeps that within [theta, 2 theta]:
 
     size > 2 theta                                       split by bit d'; the directory doubles if d' = d
     size < theta, buddy as deep, both together < 2 theta    merge; the directory halves when no d' = d is left
 
-The buddy is the mini-partition whose bits differ in bit d'-1 only. Rows of one key cannot be parted, and bits that
-nearly all rows share are not worth a directory of millions: so there is a limit to d', and a mini-partition that could
-not be split is tried again only when it has grown by a quarter.
+The buddy is the mini-partition whose bits differ only in bit d'-1. Rows of one key cannot be separated, and bits that
+nearly all rows share are not worth a directory of millions. So d' is limited, and a mini-partition that could not be
+split is tried again only when it has grown by a quarter.
 
-How rows are laid out never shows in the output: every walk goes from the newest row to the oldest.
+The layout never shows in the output: every walk goes from the newest row to the oldest.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ from anabranch.operators.join.probing import Probing
 from anabranch.operators.state import State
 
 CHUNK = 65_536
-"""Composites that a probe finds before it hands them over."""
+"""Composites that a probe collects before it yields them."""
 DEEPEST = 20
-"""Bits of the largest directory; those from 32 on choose the slots."""
+"""Bits of the largest directory; bits from 32 on choose the slots."""
 _SPARE_DEPTH = 4
-"""How much deeper than even mini-partitions would be, for keys that are not spread evenly."""
+"""Extra depth beyond that of even mini-partitions, for keys that are not spread evenly."""
 _MOST_SPARE = 64
-"""Free blocks that a pool may keep however few are in use."""
+"""Free blocks that a pool may always keep."""
 _FIRST_SLOTS = 64
 _MOST_SLOTS = 1 << 26
 
 
 Found: TypeAlias = tuple[Ints, Ints]
-"""Which probing rows, and for each other stream a line of sequence numbers."""
+"""The probing rows, and for each other stream a row of sequence numbers."""
 
 
 class Pool:
@@ -69,7 +69,7 @@ class Pool:
         self.heads = Buffer(state, f"{name}.heads", np.int32)
 
     def reserve(self, blocks: int) -> None:
-        """So many free blocks."""
+        """Make sure that there are that many free blocks."""
         missing = blocks - int(self.free[SPARE])
         if missing <= 0:
             return
@@ -80,7 +80,7 @@ class Pool:
         kernels.free_all(self.blocks.array, self.free, count)
 
     def refill(self, entries: Records, blocks: Records) -> None:
-        """These blocks, and a few free ones."""
+        """Replace the content by these blocks, and add a few free ones."""
         used = len(blocks)
         self.blocks.resize(used + used // 8)
         self.entries.resize(len(self.blocks.array) * self._block)
@@ -108,16 +108,16 @@ class Index:
 
     @property
     def directory(self) -> Links:
-        """Which mini-partition has which low bits."""
+        """The mini-partition for each value of the low bits."""
         return self._directory.array
 
     @property
     def minis(self) -> Ints:
-        """The mini-partitions, a row each."""
+        """The mini-partitions, one per row."""
         return self._minis.array.reshape(-1, self._width)
 
     def insert(self, port: int, probing: Probing, first: int, metrics: Counter[str]) -> None:
-        """Index new rows of a stream, whose first has that sequence number."""
+        """Index new rows of a stream; `first` is the sequence number of the first one."""
         pool, rows = self.pools[port], len(probing.hashes)
         pool.reserve(rows // self._block + min(rows, int(self.minis[:, USED].sum())))
         kernels.insert(
@@ -141,7 +141,7 @@ class Index:
     def _walk(
         self, port: int, probing: Probing, within: Ints, watermark: int, metrics: Counter[str]
     ) -> Iterator[Found]:
-        """Of two streams, along the chains."""
+        """Probe one other stream, along the chains."""
         pool, slots = self.pools[1 - port], int(self._slots[1 - port])
         rows, found = np.empty(CHUNK, np.int64), np.empty((1, CHUNK), np.int64)
         place, below = np.array([0, -1]), np.zeros(1, np.int64)
@@ -157,7 +157,7 @@ class Index:
     def _scan(
         self, port: int, probing: Probing, within: Ints, watermark: int, metrics: Counter[str]
     ) -> Iterator[Found]:
-        """Of two streams, block by block: fewer rows at a time where their partners are more than a chunk."""
+        """Probe one other stream, block by block: with fewer rows at a time if their partners exceed a chunk."""
         pool, begin, step = self.pools[1 - port], 0, len(probing.hashes)
         rows, found = np.empty(CHUNK, np.int64), np.empty((1, CHUNK), np.int64)
         while begin < len(probing.hashes):
@@ -170,7 +170,7 @@ class Index:
             if count < 0 and step > 1:
                 step //= 2
                 continue
-            if count < 0:  # the walk can stop within a row, and finds the same in the same order
+            if count < 0:  # a walk can stop within a row, and finds the same rows in the same order
                 for _, partners in self._walk(port, probing.row(begin), within, watermark, metrics):
                     yield np.full(partners.shape[1], begin), partners
             elif count:
@@ -180,7 +180,7 @@ class Index:
     def _probe_all(
         self, port: int, probing: Probing, within: Ints, watermark: int, nested: bool, metrics: Counter[str]
     ) -> Iterator[Found]:
-        """Of any number of streams."""
+        """Probe any number of other streams."""
         others = len(self.pools) - 1
         rows, found = np.empty(CHUNK, np.int64), np.empty((others, CHUNK), np.int64)
         place, walks = np.array([0, -1]), np.zeros((5, others), np.int64)
@@ -198,7 +198,7 @@ class Index:
                 yield rows[:count], found[:, :count]
 
     def expire(self, port: int, before: int, metrics: Counter[str]) -> None:
-        """Free the blocks whose rows are all earlier."""
+        """Free the blocks whose rows are all earlier than `before`."""
         pool = self.pools[port]
         metrics["expired_blocks"] += kernels.expire(port, before, self.minis, pool.blocks.array, pool.free)
         spare = int(pool.free[SPARE])
@@ -208,7 +208,7 @@ class Index:
     # --- fine tuning ------------------------------------------------------------------------------------------------
 
     def merge_small(self, metrics: Counter[str]) -> None:
-        """Merge what is below theta with its buddy, where the rules allow."""
+        """Merge mini-partitions below theta with their buddies, if the rules allow it."""
         if not self._fine_tuning:
             return
         while True:
@@ -292,7 +292,7 @@ class Index:
     # --- chains -----------------------------------------------------------------------------------------------------
 
     def _spread(self, port: int) -> None:
-        """More slots where the chains got long."""
+        """Use more slots if the chains got long."""
         most, slots = kernels.most_entries(port, self.minis), int(self._slots[port])
         wanted = min(_power_of_two(most), self._most_slots)
         if most <= 2 * slots or wanted <= slots:
@@ -310,7 +310,7 @@ class Index:
         )  # fmt: skip
 
     def _shrink(self, port: int) -> None:
-        """Give back the room of free blocks, which lie between those in use."""
+        """Free the memory of free blocks, which lie between those in use."""
         pool = self.pools[port]
         used = len(pool.blocks.array) - int(pool.free[SPARE])
         entries, blocks = np.empty(used * self._block, ENTRY), np.empty(used, BLOCK)
@@ -323,5 +323,5 @@ class Index:
 
 
 def _power_of_two(n: int) -> int:
-    """The largest that is not above n."""
+    """The largest power of two that is not above n."""
     return 1 << max(0, n.bit_length() - 1)

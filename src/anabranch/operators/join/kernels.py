@@ -82,7 +82,7 @@ def insert(
     port: int, hashes: Hashes, times: Ints, keyed: NDArray[np.bool_], first: int,
     directory: Links, minis: Ints, entries: Records, blocks: Records, pool: Ints, heads: Links, slots: int, size: int,
 ) -> None:  # fmt: skip
-    """Index the rows `first`, `first` + 1, ... of a stream; the pool has blocks enough."""
+    """Index the rows `first`, `first` + 1, ... of a stream; the pool has enough blocks."""
     at = PORT + PER_PORT * port
     mask = np.uint64(len(directory) - 1)
     for i in range(len(hashes)):
@@ -97,7 +97,7 @@ def insert(
 
 @kernel(nogil=True)
 def _release(minis: Ints, mini: int, at: int, blocks: Records, pool: Ints) -> None:
-    """The oldest block of a list becomes free."""
+    """Free the oldest block of a list."""
     block = minis[mini, at + OLDEST]
     newer = np.int64(blocks[block - 1].newer)
     minis[mini, at + OLDEST] = newer
@@ -114,7 +114,7 @@ def _release(minis: Ints, mini: int, at: int, blocks: Records, pool: Ints) -> No
 
 @kernel(nogil=True)
 def size_of(minis: Ints, mini: Any) -> Any:
-    """Blocks of a mini-partition."""
+    """The number of blocks of a mini-partition."""
     size = 0
     for at in range(PORT + BLOCKS, minis.shape[1], PER_PORT):
         size += minis[mini, at]
@@ -123,7 +123,7 @@ def size_of(minis: Ints, mini: Any) -> Any:
 
 @kernel(nogil=True)
 def expire(port: int, before: int, minis: Ints, blocks: Records, pool: Ints) -> int:
-    """Free the old blocks whose latest time is earlier; how many."""
+    """Free the old blocks whose latest time is before `before`; returns how many."""
     at = PORT + PER_PORT * port
     expired = 0
     for mini in range(len(minis)):
@@ -150,7 +150,7 @@ def relink(port: int, minis: Ints, entries: Records, blocks: Records, heads: Lin
 def pack(
     port: int, minis: Ints, entries: Records, blocks: Records, size: int, new_entries: Records, new_blocks: Records
 ) -> None:
-    """Copy the blocks in use one after the other, list by list. The chains are still to be built."""
+    """Copy the blocks in use one after the other, list by list. The chains must be built afterwards."""
     at = PORT + PER_PORT * port
     made = 0
     for mini in range(len(minis)):
@@ -237,7 +237,7 @@ def redistribute(
 
 @kernel(nogil=True)
 def bits_of(port: int, mini: int, minis: Ints, entries: Records, blocks: Records, size: int) -> Any:
-    """(Bits that some hash has, bits that some hash has not)."""
+    """(Bits set in some hash, bits not set in some hash)."""
     ones = zeros = np.uint64(0)
     block = minis[mini, PORT + PER_PORT * port + OLDEST]
     while block:

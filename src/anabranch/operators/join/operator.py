@@ -1,13 +1,12 @@
 """The windowed join as an operator: one instance keeps the windows of all streams for one partition-group.
 
-In each epoch the streams' blocks come one after the other, and then the watermark. The rows of a block search the
-windows of all other streams, and only then enter their own: so the later of two rows finds the earlier one, and no
-composite is found twice. On a watermark, rows whose window has passed leave the state; those of them that are of a
-preserved side and matched nothing leave as results.
+In each epoch the streams' blocks arrive one after another, and then the watermark. The rows of a block first search the
+windows of all other streams and then enter their own: so the later of two rows finds the earlier one, and no composite
+is found twice. On a watermark, rows whose window has passed leave the state; unmatched rows of a preserved side are
+delivered as results.
 
-Composites leave in the order of the searching rows, and those of one row by their partners, the newest first. That
-order, and where batches end, depends only on the blocks: not on how the index laid them out, nor on when it expired
-them.
+Composites leave in the order of the probing rows, and those of one row by their partners, newest first. This order, and
+where batches end, depends only on the blocks: not on the layout of the index, nor on when rows expire.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ from anabranch.operators.protocol import Operator
 from anabranch.operators.state import State
 
 LOOK_EVERY = 32
-"""Watermarks between two looks for rows that are stuck."""
+"""Watermarks between two checks for stuck rows."""
 _LONG_AGO = -(1 << 62)
 """A watermark before all others, from which a window can still be subtracted."""
 
 
 class JoinOperator(Operator):
-    """Joins n streams by key and time; blocks of stream i come in at port i."""
+    """Joins n streams by key and time; blocks of stream i arrive at port i."""
 
     def __init__(self, settings: JoinSettings) -> None:
         self._settings = settings
@@ -52,7 +51,7 @@ class JoinOperator(Operator):
         ]
 
     def open(self, state: State) -> None:
-        """Take up windows and index."""
+        """Load the windows and the index."""
         self._state, settings = state, self._settings
         self._rows = [
             Rows(state, f"rows.{port}", types, settings.times[port], port in settings.preserved, self.group + 4 * port)
@@ -62,7 +61,7 @@ class JoinOperator(Operator):
         self._clock = state.array("clock", np.int64, 2)  # [watermarks so far, the last one]
 
     def process(self, block: pa.RecordBatch, port: int = 0) -> Iterator[pa.RecordBatch]:
-        """The composites of these rows with what came before."""
+        """The composites of these rows with earlier ones."""
         probing, first = self._enter(block, port)
         watermark = int(self._clock[1]) if self._clock[0] else _LONG_AGO
         nested = self._settings.probe == "nested"
@@ -77,7 +76,7 @@ class JoinOperator(Operator):
         self._index.insert(port, probing, first, self.metrics)
 
     def absorb(self, block: pa.RecordBatch, port: int = 0) -> None:
-        """As `process`, when nobody wants the output; only an outer join must know who matched."""
+        """As `process`, without the output; only an outer join must find out which rows matched."""
         if self._settings.preserved:
             for _ in self.process(block, port):
                 pass
@@ -86,7 +85,7 @@ class JoinOperator(Operator):
             self._index.insert(port, probing, first, self.metrics)
 
     def on_watermark(self, t: int) -> Iterator[pa.RecordBatch]:
-        """Unmatched rows of preserved sides whose window has passed; then they and all others like them expire."""
+        """Deliver unmatched rows of preserved sides whose window has passed, and remove all rows whose window has."""
         t = max(t, int(self._clock[1])) if self._clock[0] else t
         ends = [max(t, _LONG_AGO) - within for within in self._settings.within]
         for port in self._settings.preserved:
@@ -102,22 +101,22 @@ class JoinOperator(Operator):
             self._begin_anew(ends)
 
     def on_set_back(self, t: int, starts: int) -> None:
-        """Rows that had expired are gone; those that come from now on are joined again."""
+        """Expired rows are gone; rows that come from now on are joined again."""
         if self._clock[0]:
             self._clock[1] = min(int(self._clock[1]), t)
 
     def horizon(self, watermark: int) -> int:
         """Rows before this time are not needed to rebuild the state.
 
-        A row of an outer join that is still in its window needs those that it may have matched, too.
+        In an outer join, a row that is still in its window also needs those that it may have matched.
         """
         within = self._settings.within
         return watermark - (sum(within) if self._settings.preserved else max(within))
 
     def _begin_anew(self, ends: Sequence[int]) -> None:
-        """Leave out rows that have expired but are held by one before them with a time far in the future.
+        """Rebuild the state without expired rows that are stuck behind a row with a time far in the future.
 
-        The others keep their order, so nothing of this shows in the output.
+        The others keep their order, so the output does not change.
         """
         live = []
         for rows, end, types in zip(self._rows, ends, self._types, strict=True):
@@ -125,7 +124,7 @@ class JoinOperator(Operator):
             block = pa.RecordBatch.from_arrays(rows.gather(list(types), numbers), names=list(types))
             live.append((block, rows.flags(numbers)))
         clock, metrics = self._clock.copy(), self.metrics
-        self.metrics = Counter()  # these rows are counted already
+        self.metrics = Counter()  # these rows have already been counted
         self._state.clear()
         self.open(self._state)
         for port, (block, flags) in enumerate(live):
@@ -138,7 +137,7 @@ class JoinOperator(Operator):
     # --- rows in ----------------------------------------------------------------------------------------------------
 
     def _enter(self, block: pa.RecordBatch, port: int) -> tuple[Probing, int]:
-        """Keep the rows; (their hashes and times, the sequence number of the first)."""
+        """Store the rows; returns (their hashes and times, the sequence number of the first)."""
         settings = self._settings
         keyed = np.ones(block.num_rows, np.bool_)
         for key in settings.keys:
@@ -158,7 +157,7 @@ class JoinOperator(Operator):
     # --- results out ------------------------------------------------------------------------------------------------
 
     def _checked(self, numbers: list[Ints], port: int) -> tuple[pa.RecordBatch | None, list[Ints]]:
-        """Those whose keys are equal and that `where` accepts; and the batch, if it was built for that."""
+        """The candidates whose keys are equal and that `where` accepts, and the batch if it had to be built."""
         if not self._exact:
             numbers = _kept(numbers, self._same_keys(numbers, port))
         if self._settings.where is None or not len(numbers[0]):
@@ -170,7 +169,7 @@ class JoinOperator(Operator):
         return batch.filter(pa.array(accepted)), _kept(numbers, accepted)
 
     def _same_keys(self, numbers: Sequence[Ints], port: int) -> NDArray[np.bool_]:
-        """Whether the keys are equal, not only their hashes."""
+        """Whether the keys themselves are equal, not only their hashes."""
         keys = self._settings.keys
         same = np.ones(len(numbers[0]), np.bool_)
         own = self._rows[port].gather(keys, numbers[port])
@@ -181,14 +180,14 @@ class JoinOperator(Operator):
         return same
 
     def _composites(self, numbers: Sequence[Ints]) -> pa.RecordBatch:
-        """The rows with these sequence numbers, side by side. Equal keys may look different (0.0): stream 0 shows."""
+        """The rows with these sequence numbers, side by side. Keys are those of stream 0 (0.0 equals -0.0)."""
         arrays = self._rows[0].gather(self._settings.keys, numbers[0])
         for rows, sources, chosen in zip(self._rows, self._sources, numbers, strict=True):
             arrays += rows.gather(sources, chosen)
         return self._batch(arrays)
 
     def _alone(self, port: int, numbers: Ints) -> pa.RecordBatch:
-        """Rows of one stream, with nulls in the place of the other."""
+        """Rows of one stream, with nulls for the other."""
         arrays = self._rows[port].gather(self._settings.keys, numbers)
         for side, (rows, sources) in enumerate(zip(self._rows, self._sources, strict=True)):
             if side == port:
@@ -206,8 +205,8 @@ class JoinOperator(Operator):
 
 
 def _hash_tells(settings: JoinSettings) -> bool:
-    """Whether equal hashes are equal keys: xxhash64 of one value of up to 64 bits is a bijection, of the value's bits
-    with one zero and one NaN."""
+    """Whether equal hashes mean equal keys: xxhash64 of one value of up to 64 bits is a bijection (with one zero and
+    one NaN)."""
     if len(settings.keys) > 1:
         return False
     kind = plain_type(settings.inputs[0].field(settings.keys[0]).type)

@@ -1,4 +1,4 @@
-"""What a predicate of the user answers, checked: for the operator, and for plans that filter batches."""
+"""Checks what a user's predicate returns: for the operator, and for plans that filter batches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from anabranch.errors import OperatorError
 
 
 def mask_of(answer: Any, rows: int) -> NDArray[np.bool_]:
-    """One bool per row; a null means no, as in SQL."""
+    """One bool per row; null counts as false, as in SQL."""
     if isinstance(answer, (pa.Array, pa.ChunkedArray)):
         if pa.types.is_boolean(answer.type):
             answer = pc.fill_null(answer, False)
@@ -21,8 +21,8 @@ def mask_of(answer: Any, rows: int) -> NDArray[np.bool_]:
     mask = np.asarray(answer)
     if mask.shape != (rows,) or mask.dtype != np.bool_:
         raise OperatorError(
-            f"the where function gave {mask.size} answers of type {mask.dtype} for {rows} rows; the wrong ones would "
-            "be kept",
-            hint="return one bool per row: it gets a whole record batch and answers with an array",
+            f"the where function returned shape {mask.shape} of type {mask.dtype}, expected ({rows},) of type bool: "
+            "wrong rows would be kept",
+            hint="return an array with one bool per row: the function gets a whole record batch",
         )
     return mask

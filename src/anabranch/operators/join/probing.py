@@ -1,4 +1,4 @@
-"""What an index needs to know of new rows: their keys' hashes and their times."""
+"""What an index needs to know about new rows: the hashes of their keys, and their times."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ class Probing:
     """New rows of a stream, in order."""
 
     hashes: NDArray[np.uint64]
-    """mixed"""
+    """mixed key hashes"""
     times: NDArray[np.int64]
     keyed: NDArray[np.bool_]
-    """false where a key is null: such a row joins nothing"""
+    """false if a key is null: such a row joins nothing"""
 
     def row(self, number: int) -> Probing:
-        """One of them."""
+        """One of the rows."""
         one = slice(number, number + 1)
         return Probing(self.hashes[one], self.times[one], self.keyed[one])

@@ -1,9 +1,9 @@
-"""The rows of one stream that are in its window, in the order in which they came.
+"""The rows of one stream that are in its window, in order of arrival.
 
-A row has a sequence number, 0, 1, ... Rows [tail, head) are alive; those before the tail are cut off now and then, by
-moving the live ones to the front. A row behind the tail may have expired too, when times came out of order: it waits.
-If most of them have (`stuck`: a row with a time far in the future is at the tail), the owner begins anew with `alive`.
-For a preserved side of an outer join there is a flag for each row: matched, or told as unmatched.
+Rows have sequence numbers 0, 1, ... Rows [tail, head) are alive; those before the tail are removed now and then, by
+moving the live ones to the front. If times are out of order, a row after the tail may have expired too: it waits. If
+most of them have (`stuck`: a row with a time far in the future is at the tail), the owner rebuilds the rows from
+`alive`. For a preserved side of an outer join each row has a flag: matched, or reported as unmatched.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from anabranch.operators.state import State
 BASE, TAIL, HEAD = range(3)
 
 MATCHED = 1
-"""The flag of a row that is in some result."""
+"""The flag of a row that is part of a result."""
 _DEAD = 8
-"""One dead row for so many live ones: then they are cut off. Fewer would cost room, more would cost time."""
+"""Dead rows are removed when there is one for this many live ones: a balance of memory and time."""
 _SPREAD = 8
-"""So many more at most. Groups expire in step: if all of them moved their rows at once, an epoch would take seconds."""
+"""Groups differ by up to this much. They expire in step, and if all moved their rows at once, an epoch would take
+seconds."""
 _FEW = 256
-"""Rows that may be stuck however many of them have expired."""
+"""Up to this many rows may be stuck."""
 
 
 class Rows:
@@ -39,7 +40,7 @@ class Rows:
     ) -> None:
         self._dead = _DEAD + turn % _SPREAD
         self._span = Buffer(state, f"{name}.span", np.int64, 3).array
-        # Columns by number: a column's name may have characters that an item of state may not.
+        # Columns by number: their names may have characters that the name of a state item must not.
         self._columns = {
             column: vector(state, f"{name}.column.{i}", kind) for i, (column, kind) in enumerate(types.items())
         }
@@ -49,7 +50,7 @@ class Rows:
         self._times = None if self._time_column else Buffer(state, f"{name}.times", np.int64)
 
     def append(self, columns: Mapping[str, pa.Array], times: Ints) -> int:
-        """Take new rows; the sequence number of the first."""
+        """Add new rows; returns the sequence number of the first."""
         base, _, head = self._span.tolist()
         count, new = head - base, len(times)
         for name, column in self._columns.items():
@@ -64,23 +65,23 @@ class Rows:
         return int(head)
 
     def gather(self, names: Sequence[str], numbers: Ints) -> list[pa.Array]:
-        """Columns of the rows with these sequence numbers."""
+        """Columns of the rows with the given sequence numbers."""
         places = numbers - self._span[BASE]
         return [self._columns[name].gather(places) for name in names]
 
     def mark(self, numbers: Ints) -> None:
-        """These rows are in a result."""
+        """Mark rows as part of a result."""
         if self._flags is not None:
             self._flags.array[numbers - self._span[BASE]] = MATCHED
 
     def settle(self, before: int) -> Ints:
-        """The sequence numbers of the rows earlier than that which are in no result; each is told once."""
+        """The sequence numbers of the rows earlier than `before` that are in no result; each is reported once."""
         assert self._flags is not None
         base, tail, head = self._span.tolist()
         return _settle(self._all_times(), self._flags.array, tail - base, head - base, before) + base  # type: ignore[no-any-return]
 
     def expire(self, before: int) -> None:
-        """Rows earlier than that are needed no more."""
+        """Rows earlier than `before` are no longer needed."""
         base, tail, head = self._span.tolist()
         tail = base + _first_not_before(self._all_times(), tail - base, head - base, before)
         self._span[TAIL] = tail
@@ -89,22 +90,22 @@ class Rows:
             self._span[BASE] = tail
 
     def stuck(self, before: int) -> bool:
-        """Whether most rows behind the tail have expired, too."""
+        """Whether most rows after the tail have expired too."""
         count = int(self._span[HEAD] - self._span[TAIL])
         return count > _FEW and 2 * len(self.alive(before)) < count
 
     def alive(self, before: int) -> Ints:
-        """The sequence numbers of the rows that are not earlier than that."""
+        """The sequence numbers of the rows that are not earlier than `before`."""
         base, tail, head = self._span.tolist()
         numbers: Ints = np.flatnonzero(self._all_times()[tail - base : head - base] >= before) + tail
         return numbers
 
     def flags(self, numbers: Ints) -> NDArray[np.uint8] | None:
-        """Who of them is in a result, where that is asked."""
+        """The flags of these rows; None if this side has none."""
         return None if self._flags is None else self._flags.array[numbers - self._span[BASE]]
 
     def flag(self, first: int, flags: NDArray[np.uint8]) -> None:
-        """Set the flags of rows from that number on."""
+        """Set the flags of the rows from number `first` on."""
         assert self._flags is not None
         place = first - int(self._span[BASE])
         self._flags.array[place : place + len(flags)] = flags
@@ -124,7 +125,7 @@ class Rows:
 
 
 def _is_micros(kind: pa.DataType) -> bool:
-    """Whether the time lies there as microseconds already."""
+    """Whether the column stores the time in microseconds."""
     return bool(pa.types.is_int64(kind) or (pa.types.is_timestamp(kind) and kind.unit == "us"))
 
 
@@ -138,7 +139,7 @@ def _first_not_before(times: Ints, begin: int, end: int, t: int) -> int:
 
 @kernel(nogil=True)
 def _settle(times: Ints, flags: NDArray[np.uint8], begin: int, end: int, before: int) -> Ints:
-    """The rows earlier than that which matched nothing; each is told once."""
+    """The rows earlier than `before` that matched nothing; each is reported once."""
     count = 0
     for i in range(begin, end):
         count += flags[i] == 0 and times[i] < before

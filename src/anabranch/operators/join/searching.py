@@ -1,18 +1,16 @@
-"""Numba kernels that search the index of a join.
+"""Numba kernels that search the index of a join, described in `layout`.
 
-What they work on is described in `layout`.
+A walk follows a chain from the newest entry to the oldest; a scan reads whole blocks, as a block nested loop does. Both
+find the same rows in the same order.
 
-A walk follows a chain from the newest entry to the oldest; a scan reads whole blocks, as the paper's block nested loop.
-Both find the same rows in the same order.
+**Stale links.** Blocks expire from the oldest on, and links to them are not repaired. So after the oldest live row of
+its slot, a walk may reach entries that are free, or that were reused for any row of the stream. This causes no false
+and no duplicate match, because a walk ends where the sequence number does not decrease:
 
-**Stale links.** Blocks expire from the oldest on, and nobody mends the links to them. So behind the oldest live row of
-its slot, a walk may go on over entries that are free, or were written anew for whatever row of the stream. This makes
-no false match and no second one, because a walk ends where the sequence number does not decrease:
-
-- It meets all live rows of its slot first, for they are linked in order (who moves entries, links them anew). What it
-  meets later with the same hash is older than all of these, so it is a row that has expired, and its time says so.
-- If no row of the slot is alive, whatever has the same hash has expired too.
-- The sequence number falls with each step, so every walk ends. It can, for each stream has a pool of its own.
+- It meets all live rows of its slot first, because they are linked in order (whoever moves entries links them again).
+  What it meets later with the same hash is older than all of these, so it has expired, and its time shows that.
+- If no row of the slot is alive, any entry with the same hash has expired too.
+- The sequence number falls with each step, so every walk ends. This works because each stream has its own pool.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from anabranch.operators.join.layout import NEWEST, PER_PORT, PORT, Hashes, Ints
 WALKS_TOGETHER = 32
 """Rows whose walks begin together."""
 STEPS = 6
-"""Entries of each that are brought into the cache."""
+"""Entries of each walk that are brought into the cache."""
 
 _LARGEST = np.iinfo(np.int64).max
 
@@ -46,7 +44,7 @@ def _newest(
 
 @kernel(nogil=True)
 def _older(nested: bool, entry: int, entries: Records, blocks: Records, size: int) -> Any:
-    """The entry that comes next. In a list, all blocks but the newest are full."""
+    """The next entry. In a list, all blocks but the newest are full."""
     if not nested:
         return np.int64(entries[entry - 1].link)
     if (entry - 1) % size:
@@ -72,7 +70,7 @@ def probe_two(
     base = touched = row
     while row < n and made < room:
         hash_, t = hashes[row], times[row]
-        # What is behind the watermark may be there or not: never look at it, so the layout cannot show.
+        # Rows behind the watermark may or may not have been removed: skip them, so that the layout does not show.
         earliest, latest = max(t, watermark) - after, t + ahead
         if entry < 0:
             if row >= touched:
@@ -106,8 +104,8 @@ def probe_two(
 def _start_walks(
     hashes: Hashes, directory: Links, entries: Records, heads: Links, slots: int, starts: Ints
 ) -> None:  # fmt: skip
-    """Where the walks of a few rows begin. Their first steps are made together: each waits for memory, but not for the
-    others, and the walks find their entries in the cache."""
+    """Find where the walks of a few rows begin. Their first steps are made together: each waits for memory, but not for
+    the others, and then the walks find their entries in the cache."""
     mask = np.uint64(len(directory) - 1)
     at = np.empty(WALKS_TOGETHER, np.int64)
     for i in range(len(hashes)):
@@ -125,9 +123,9 @@ def scan_two(
     watermark: int, directory: Links, minis: Ints, entries: Records, blocks: Records, size: int,
     rows: Ints, found: Ints,
 ) -> tuple[int, int]:  # fmt: skip
-    """The block nested loop: all that the probing rows [begin, end) find, or -1 if that does not fit `rows`.
+    """The block nested loop: everything the probing rows [begin, end) find, or -1 if that does not fit `rows`.
 
-    The rows of a mini-partition go through its blocks together, so each block is loaded once. They are put in order
+    The probing rows of a mini-partition scan its blocks together, so each block is loaded once. The matches are sorted
     afterwards.
     """
     other, count, room, made, looked = 1 - port, end - begin, len(rows), 0, 0
@@ -173,12 +171,12 @@ def probe(
     heads: tuple[Links, ...], slots: Ints, size: int,
     place: Ints, walks: Ints, rows: Ints, found: Ints,
 ) -> tuple[int, int]:  # fmt: skip
-    """Fill `rows` and `found` with composites of the probing rows: (how many, entries looked at).
+    """Fill `rows` and `found` with composites of the probing rows; returns (how many, entries visited).
 
-    Stops when they are full. `place` (row, level) and `walks` remember where; to go on, call again with the same; all
-    is done when place[0] is the number of rows. The search is depth first, one level for each other stream in order;
-    walks[:, l] are of level l: the next entry, the sequence number it must be below, the one that was chosen, and of
-    the probing row and the chosen ones of the levels before: the latest time, the earliest end of a window.
+    Stops when they are full. `place` (row, level) and `walks` remember the position; call again with the same ones to
+    continue, until place[0] is the number of rows. The search is depth first, with one level for each other stream.
+    walks[:, l] belong to level l: the next entry, the sequence number it must be below, the chosen one, and, over the
+    probing row and the rows chosen at earlier levels, the latest time and the earliest end of a window.
     """
     levels, n, made, looked = walks.shape[1], len(hashes), 0, 0
     row, level = place[0], place[1]
@@ -208,7 +206,7 @@ def probe(
         looked += 1
         walks[0, level] = _older(nested, entry, entries[other], blocks[other], size)
         walks[1, level] = seq
-        # What is behind the watermark may be there or not: never look at it, so the layout cannot show.
+        # Rows behind the watermark may or may not have been removed: skip them, so that the layout does not show.
         if (
             seen.hash != hashes[row]
             or t > walks[4, level]

@@ -1,11 +1,11 @@
-"""What a join must know, on every worker.
+"""What a worker needs to know about a join.
 
 A composite of rows s_0 ... s_n-1 with equal keys is in the result iff for all i != k
 
     s_i.t - W_k  <=  s_k.t  <=  s_i.t + W_i
 
-that is: of any two, the earlier is still in its own stream's window W at the time of the later. Times are microseconds,
-and both ends count. Only times matter, never the order in which rows arrived.
+that is: of any two rows, the earlier is still in its own stream's window W at the time of the later. Times are
+microseconds, and both ends are inclusive. Only times matter, never the order of arrival.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from anabranch.errors import InvalidArgumentError
 from anabranch.windows import describe
 
 PRESERVED = {"inner": (), "left": (0,), "right": (1,), "full": (0, 1)}
-"""The streams whose rows leave without a partner where there is none."""
+"""The streams whose rows are delivered even without a partner."""
 
 PROBES = ("hashed", "nested")
 
@@ -32,20 +32,20 @@ class JoinSettings:
     within: tuple[int, ...]
     """W of each stream, in microseconds"""
     keys: tuple[str, ...]
-    """of the same name and type in all streams"""
+    """key columns, with the same name and type in all streams"""
     times: tuple[str, ...]
     """the time column of each stream"""
     inputs: tuple[pa.Schema, ...]
-    """of each stream's blocks"""
+    """the schema of each stream's blocks"""
     columns: tuple[tuple[tuple[str, str], ...], ...]
-    """of each stream: (column in its blocks, column in the result), without the keys"""
+    """for each stream: (column in its blocks, column in the result), without the keys"""
     schema: pa.Schema
-    """of the result: the keys, then the columns of stream 0, 1, ..."""
+    """the schema of the result: the keys, then the columns of stream 0, 1, ..."""
     how: str = "inner"
     where: Callable[[pa.RecordBatch], Any] | None = None
-    """says of candidates, which look like the result, which to keep: one bool a row; null is false"""
+    """which candidates to keep, given as rows of the result: one bool per row; null is false"""
     theta: int = 384
-    """blocks; a mini-partition is kept within [theta, 2 theta]"""
+    """mini-partitions are kept within [theta, 2 theta] blocks"""
     block: int = 64
     """rows per block"""
     fine_tuning: bool = True
@@ -56,12 +56,12 @@ class JoinSettings:
         if streams < 2 or any(len(each) != streams for each in (self.times, self.inputs, self.columns)):
             raise InvalidArgumentError(
                 f"{streams} windows, {len(self.times)} time columns, {len(self.inputs)} schemas and "
-                f"{len(self.columns)} lists of columns make no join",
-                hint="give one of each for every stream, of two streams or more",
+                f"{len(self.columns)} lists of columns do not make a join",
+                hint="give one of each for every stream, for two or more streams",
             )
         if self.how not in PRESERVED or (self.how != "inner" and streams > 2):
             raise InvalidArgumentError(
-                f"there is no {self.how!r} join of {streams} streams",
+                f"a {self.how!r} join of {streams} streams is not supported",
                 hint=f"use one of {', '.join(PRESERVED)} for two streams, and inner for more",
             )
         if self.probe not in PROBES or self.theta < 1 or self.block < 1 or min(self.within) < 0:
@@ -73,5 +73,5 @@ class JoinSettings:
 
     @property
     def preserved(self) -> tuple[int, ...]:
-        """The streams whose unmatched rows are in the result."""
+        """The streams whose unmatched rows are part of the result."""
         return PRESERVED[self.how]

@@ -1,19 +1,18 @@
-"""Columns of any Arrow type as growing numpy arrays: append rows behind, gather any rows, cut rows off in front.
+"""Columns of any Arrow type as growing numpy arrays: append rows, gather any rows, remove rows at the front.
 
-Arrow's own buffers, taken apart, one `Vector` for each type:
+They hold the content of Arrow's buffers, with one kind of `Vector` per type:
 
-    Fixed       values of one size: numbers, times, decimals; also bool, one byte a value
+    Fixed       values of one size: numbers, times, decimals; also bool, with one byte per value
     Text        strings and binary: int64 offsets, bytes
     Nested      lists and maps: int64 offsets, and a vector of the elements
     Even        lists of one size: a vector of the elements
     Struct      a vector for each field
     Nothing     the type null
 
-Whether a value is null is one byte a row, from the first null on; a column without nulls has no such array.
+From the first null on, one byte per row says whether a value is null; a column without nulls has no such array.
 
-Rows are addressed by their place, counted from the first that is kept. *Offsets are counted from the first row there
-ever was*: then to cut off rows in front changes no offset, and the first offset that is kept says where the data that
-is kept begins.
+Rows are addressed by their place, counted from the first row kept. *Offsets are counted from the first row ever
+appended*: then removing rows at the front changes no offset, and the first offset kept says where the data begins.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _VALID = ".valid"
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """The type as which a column is kept: values instead of dictionaries, storage instead of extensions."""
+    """The type in which a column is stored: values instead of dictionaries, storage types instead of extensions."""
     if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
         return plain_type(kind.value_type)
     if isinstance(kind, pa.BaseExtensionType):
@@ -51,7 +50,7 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def plain(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The array as one of a plain type."""
+    """The array converted to a plain type."""
     if array.type == kind:
         return array
     if isinstance(array, pa.ExtensionArray):
@@ -62,7 +61,7 @@ def plain(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def vector(state: State, name: str, kind: pa.DataType) -> Vector:
-    """The vector of a plain type; what the state has under that name is taken up."""
+    """The vector for a plain type, with the content that the state has under that name."""
     if pa.types.is_null(kind):
         return Nothing(state, name, kind)
     if isinstance(kind, pa.StructType):
@@ -75,15 +74,15 @@ def vector(state: State, name: str, kind: pa.DataType) -> Vector:
         return Text(state, name, kind)
     try:
         return Fixed(state, name, kind)
-    except ValueError as error:  # what Arrow says of a type without a bit width
+    except ValueError as error:  # Arrow's error for a type without a bit width
         raise ColumnTypeError(
-            f"a join cannot keep a column of type {kind}: its rows have no place in the window",
+            f"a join cannot store a column of type {kind} in its window",
             hint="cast the column to a plain, list, map or struct type, or leave it out",
         ) from error
 
 
 class Vector(ABC):
-    """A column. `count` is the rows that are kept, before the call."""
+    """A column. `count` is the number of rows before the call."""
 
     def __init__(self, state: State, name: str, kind: pa.DataType) -> None:
         self._state, self._name, self._kind = state, name, kind
@@ -91,7 +90,7 @@ class Vector(ABC):
         self._valid = Buffer(state, name + _VALID, np.uint8) if has_nulls else None
 
     def append(self, array: pa.Array, count: int) -> None:
-        """Take rows behind."""
+        """Append rows."""
         if array.null_count and self._valid is None:
             self._valid = Buffer(self._state, self._name + _VALID, np.uint8)
             self._valid.reserve(count)
@@ -140,7 +139,7 @@ class Fixed(Vector):
 
     @property
     def values(self) -> Array:
-        """The values as they lie there, as unsigned integers; with room after them."""
+        """The stored values as unsigned integers, followed by spare capacity."""
         return self._values.array
 
     def _append(self, array: pa.Array, count: int) -> None:
@@ -272,7 +271,7 @@ class Nothing(Vector):
     """The type null."""
 
     def append(self, array: pa.Array, count: int) -> None:
-        """There is nothing to keep."""
+        """There is nothing to store."""
 
     def _append(self, array: pa.Array, count: int) -> None: ...
 
@@ -283,12 +282,12 @@ class Nothing(Vector):
 
 
 def _items(array: pa.Array, buffer: int, dtype: Any, count: int) -> Array:
-    """The items of one of the array's buffers, from the array's first row on."""
+    """The items of one of the array's buffers, from its first row on."""
     return np.frombuffer(array.buffers()[buffer], dtype, array.offset + count)[array.offset :]
 
 
 def _append_offsets(buffer: Buffer, offsets: Array, count: int) -> tuple[int, int]:
-    """Take the offsets of new rows; where their data begins and ends, counted from the first that is kept."""
+    """Append the offsets of new rows; returns where their data begins and ends, counted from the first kept."""
     rows = len(offsets) - 1
     buffer.reserve(count + rows + 1)
     kept = buffer.array
@@ -307,7 +306,7 @@ def _narrowed(offsets: Ints, kind: pa.DataType) -> Array:
 
 
 def _as(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """A plain array as the type it came with."""
+    """A plain array converted back to its original type."""
     if array.type == kind:
         return array
     if isinstance(kind, pa.BaseExtensionType):
