@@ -1,7 +1,7 @@
 """What the drop plan of one epoch leaves out: rows before anything is done to them, and results that are not whole.
 
-Rows are counted where they are dropped (`counters`), with their latest time: the watermark moves on even if all rows of an epoch
-are shed, from the next epoch on.
+Rows are counted where they are dropped (`counters`), with their latest time: the watermark moves on even if all rows of
+an epoch are shed, from the next epoch on.
 """
 
 from __future__ import annotations
