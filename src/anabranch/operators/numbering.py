@@ -15,8 +15,8 @@ as the query runs: how many rows of it were counted, and where its window drop s
 multiple of the slides; of one window specification it is one window. Its fate is decided when its first row gets a
 position, by the rule of `shedding.windrop`, for each key of its own: gaps never exceed the bound in any of them. A row
 that only dropped windows want goes no further. The others say in the column OPEN whether the windows that begin at them
-are kept, for kept windows may have left all rows of a dropped one in the stream. What was dropped is told in an output of
-its own, DROPPED.
+are kept, for kept windows may have left all rows of a dropped one in the stream. What was dropped is told in an output
+of its own, DROPPED.
 """
 
 from __future__ import annotations
