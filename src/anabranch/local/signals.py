@@ -43,8 +43,10 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which has no such signals
 
 @contextmanager
 def asked_to_stop() -> Iterator[Callable[[], bool]]:
-    """A function that tells whether SIGINT or SIGTERM came. A second signal gets PySpark's own handler, which cancels
-    the present epoch."""
+    """A function that returns whether SIGINT or SIGTERM has arrived.
+
+    PySpark's own handler would cancel the present epoch; only a second signal gets it.
+    """
     asked = False
     before: dict[signal.Signals, Any] = {}
 

@@ -1,7 +1,7 @@
 """An epoch's progress in a few readable lines; `EpochProgress.json` is complete.
 
 epoch 12 of busy: 20,000 rows in 0.84 s, began 2024-01-31 09:30:05Z
-  rates      23.8 k rows/s came in, 23.8 k rows/s processed, backlog 1,200 rows
+  rates      23.8 k rows/s in, 23.8 k rows/s processed, backlog 1,200 rows
   latency    1.9 s from the oldest row to publishing; the newest event is 0.4 s old
   window-1   20,000 rows -> 140 rows in 0.61 s; watermark 2024-01-31 09:29:50Z; 3 late; 4 workers, imbalance 0.12
              batch = 8: 24,000 rows/s on 4 workers ...
@@ -34,7 +34,7 @@ def describe(epoch: EpochProgress) -> str:
     again = ", run again after a crash" if epoch.replayed else ""
     lines = [f"{headline(epoch)}, began {clock(epoch.started)}{again}"]
     waiting = "" if epoch.backlog is None else f", backlog {with_noun(epoch.backlog, 'row')}"
-    rates = f"{amount(epoch.input_rate)} rows/s came in, {amount(epoch.processed_rate)} rows/s processed{waiting}"
+    rates = f"{amount(epoch.input_rate)} rows/s in, {amount(epoch.processed_rate)} rows/s processed{waiting}"
     entries: list[tuple[str, str]] = [("rates", rates)]
     if latency := "; ".join(_latency(epoch)):
         entries.append(("latency", latency))

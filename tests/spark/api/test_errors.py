@@ -267,7 +267,11 @@ ARGUMENTS: dict[str, tuple[Make, str, str]] = {
     "no ranks": (lambda df: ab.quantile("speed", []), "[] is not between", "0.95"),
     "a rank in words": (lambda df: ab.quantile("speed", "0.5"), "'0.5' is not between", "0.95"),
     "too small a sketch": (lambda df: ab.quantile("speed", 0.5, k=1), "k=1 is not between 8 and 65535", "200"),
-    "too large a sketch": (lambda df: ab.count_distinct("cell", approx=True, lg_k=30), "lg_k=30 is not between 4 and 21", "12"),
+    "too large a sketch": (
+        lambda df: ab.count_distinct("cell", approx=True, lg_k=30),
+        "lg_k=30 is not between 4 and 21",
+        "12",
+    ),
     "top none": (lambda df: ab.top_k("cell", 0), "k=0 of top_k", "at least 1"),
     "top one and a half": (lambda df: ab.top_k("cell", 1.5), "k=1.5 of top_k", "whole number"),
     "no function": (

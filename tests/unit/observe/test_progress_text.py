@@ -38,7 +38,7 @@ def test_print_shows_a_few_lines() -> None:
     lines = str(EPOCH).splitlines()
     assert lines[:5] == [
         "epoch 12 of busy: 20,000 rows in 0.80 s, began 2024-01-31 09:30:05Z",
-        "  rates       25 k rows/s came in, 25 k rows/s processed, backlog 1 row",
+        "  rates       25 k rows/s in, 25 k rows/s processed, backlog 1 row",
         "  latency     1.9 s from the oldest row to publishing; the newest event is 0.4 s old",
         "  restored    the state of 2 groups, from the epoch store",
         "  window-1    20,000 rows -> 140 rows in 0.61 s; watermark 2024-01-31 09:29:50Z; 3 late; 2.0 KiB of state; "
@@ -54,7 +54,7 @@ def test_print_shows_a_few_lines() -> None:
 def test_a_first_epoch_of_nothing() -> None:
     assert str(EpochProgress("q", "r", 0, 0.0, 0.0)).splitlines() == [
         "epoch 0: 0 rows in 0.00 s, began 1970-01-01 00:00:00Z",
-        "  rates   0 rows/s came in, 0 rows/s processed",
+        "  rates   0 rows/s in, 0 rows/s processed",
     ]
 
 

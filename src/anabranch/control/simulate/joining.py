@@ -51,7 +51,7 @@ class JoinCosts:
     pair: float = 1e-6
     """one result"""
     message: float = 1e-3
-    """what the master needs for a worker whatever it sends"""
+    """fixed cost of the master for each worker"""
     byte: float = 1e-8
     """one byte over the network: about 100 MB a second"""
 
@@ -119,13 +119,15 @@ class JoinWork:
         workers = int(settings.get("workers", len(cluster.speeds)))
         routing = np.array(settings.get("routing") or [group % workers for group in range(self.groups)])
         self._now += self.t_d
-        came = rng.multinomial(rows, self._shares).astype(np.float64)
+        new_tuples = rng.multinomial(rows, self._shares).astype(np.float64)
         moved, moving = self._moved(routing, workers)
-        begin, received = self._distribute(np.bincount(routing, came, workers).astype(np.float64) * self.tuple_bytes)
+        begin, received = self._distribute(
+            np.bincount(routing, new_tuples, workers).astype(np.float64) * self.tuple_bytes
+        )
         received = received + moving
         communication = np.minimum(received - begin, self.t_d)
         self._routing = routing
-        self._hand_over(came, begin[routing])
+        self._hand_over(new_tuples, begin[routing])
 
         waiting = float(self._pending.sum())
         costs, pairs = self._per_tuple()
@@ -135,7 +137,7 @@ class JoinWork:
             sharing = sum((worker - other) % len(cluster.speeds) == 0 for other in range(workers))
             factor = cluster.busy(worker, 1.0, rng) * sharing
             time = self.t_d - float(communication[worker])
-            joined.append(self._worker(worker, came, costs, time, factor, self._now + float(received[worker])))
+            joined.append(self._worker(worker, new_tuples, costs, time, factor, self._now + float(received[worker])))
         measures = tuple(measure for measure, _ in joined)
         done = waiting - float(self._pending.sum())
         delay = sum(delays for _, delays in joined) / done if done > 0 else 0.0
@@ -163,7 +165,7 @@ class JoinWork:
         )
 
     def _worker(
-        self, worker: int, came: Floats, costs: Floats, time: float, factor: float, start: float
+        self, worker: int, new_tuples: Floats, costs: Floats, time: float, factor: float, start: float
     ) -> tuple[WorkerMeasure, float]:
         """A worker's work in `time` seconds, each worth 1 / `factor` of costs; and the sum of its tuples' delays."""
         own = np.flatnonzero(self._routing == worker)
@@ -174,7 +176,7 @@ class JoinWork:
         busy = done.sum(axis=0) * costs[own] * factor
         measure = WorkerMeasure(
             worker,
-            int(came[own].sum()),
+            int(new_tuples[own].sum()),
             float(busy.sum()),
             groups=len(own),
             buffered=round(waiting),
@@ -210,13 +212,13 @@ class JoinWork:
                 begin[worker], received[worker] = slot * self.t_d / slots, clock
         return begin, received
 
-    def _hand_over(self, came: Floats, slot_begin: Floats) -> None:
+    def _hand_over(self, new_tuples: Floats, slot_begin: Floats) -> None:
         """Put new tuples into the buffers and the windows; they arrived in the `t_d` seconds before their slot."""
         kept = self._pending.sum(axis=1) > 1e-6
-        self._pending = np.vstack([self._pending[kept], came])
+        self._pending = np.vstack([self._pending[kept], new_tuples])
         self._arrived = np.vstack([self._arrived[kept], self._now + slot_begin - self.t_d / 2])
-        self._windows.append(came)
-        self._content += came
+        self._windows.append(new_tuples)
+        self._content += new_tuples
         if len(self._windows) * self.t_d > self.window:
             self._content -= self._windows.popleft()
 

@@ -112,10 +112,10 @@ class _Queue:
 
     def advance(self, until: float) -> None:
         while (self._ticks + 1) * TICK <= until + 1e-9:
-            came = int(self._rng.poisson(self._arrivals(self._ticks * TICK) * TICK))
+            arrived = int(self._rng.poisson(self._arrivals(self._ticks * TICK) * TICK))
             self._ticks += 1
-            self._rows.append((self._ticks * TICK, came))
-            self.waiting += came
+            self._rows.append((self._ticks * TICK, arrived))
+            self.waiting += arrived
 
     def take(self, most: int | None) -> tuple[int, float, float]:
         """Take all waiting rows, or the oldest `most`: (rows, start of the first tick, end of the last)."""

@@ -30,10 +30,6 @@ from anabranch.windows.ids import Stretch
 if TYPE_CHECKING:
     from anabranch.runtime.epoch import Epoch
 
-SMALLEST_BLOCK, LARGEST_BLOCK = 1 << 16, 1 << 25
-"""Bytes between which the size of physical windows is tuned: smaller blocks are all overhead, larger ones fill a task's
-memory."""
-
 
 class ProcessExecution(StatefulExecution):
     """A user's operator."""
@@ -55,15 +51,7 @@ class ProcessExecution(StatefulExecution):
             splitters, fixed = routing.partition.splitters, self.fixed.get("partition")
             found.append(KeyPlacement(name, self.groups, splitters, fixed, before))
         if not routing.keys and not {"splitters", "window_bytes"} <= set(self.fixed):
-            found.append(
-                SplitTuning(
-                    name,
-                    self.groups,
-                    most_splitters=self.settings.slots,
-                    smallest_window=SMALLEST_BLOCK,
-                    largest_window=LARGEST_BLOCK,
-                )
-            )
+            found.append(SplitTuning(name, self.groups, most_splitters=self.settings.slots))
         return found
 
     @property
