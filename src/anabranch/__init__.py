@@ -1,6 +1,6 @@
 """Anabranch: parallel windows over data streams, on Spark through PySpark.
 
-Sliding windows that cost no more than tumbling ones. Start with `stream`:
+Sliding windows, joins and operators of your own, over tables and streams. Start with `stream`:
 
     import anabranch as ab
 
