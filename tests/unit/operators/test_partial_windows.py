@@ -358,7 +358,7 @@ def test_a_tuple_of_a_forgotten_window_is_an_error(policy: Any, monkeypatch: pyt
     strict.assign(*in_window(2))  # forgets window 0
     assert strict.assign(*in_window(1)).tolist() == before
     for late in (0, -5):
-        with pytest.raises(OperatorError, match=f"rows of window {late} come after") as raised:
+        with pytest.raises(OperatorError, match=f"rows of window {late} came after") as raised:
             strict.assign(*in_window(late))
         assert 'partition="fld"' in raised.value.hint
 
