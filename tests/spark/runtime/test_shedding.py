@@ -527,11 +527,11 @@ def test_halt_instead(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("qos", "message"),
     [
-        (dict(max_gap=3), "max_gap without max_latency"),
+        (dict(max_gap=3), "max_gap needs max_latency"),
         (dict(max_gap=-1), "max_gap=-1"),
         (dict(max_gap=True), "max_gap=True"),
         (dict(max_gap=3, overflow="drop"), "overflow='drop'"),
-        (dict(overflow="halt"), "without max_latency"),
+        (dict(overflow="halt"), "needs max_latency"),
         (dict(max_gap=3, drop_at="sink"), "drop_at='sink'"),
         (dict(max_gap=3, drop_share=1.5), "drop_share=1.5"),
         (dict(drop_share=0.5), "drop_share without max_gap"),

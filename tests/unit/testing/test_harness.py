@@ -165,7 +165,7 @@ def test_rows_that_do_not_fit_are_refused_as_at_run_time() -> None:
         harness.watermark(1)
     narrow = OperatorHarness(Count, schema=pa.schema([("key", pa.int64()), ("n", pa.int8())]))
     narrow.process(rows(*[1] * 200))
-    with pytest.raises(OperatorError, match="does not fit"):
+    with pytest.raises(OperatorError, match="does not match its declared columns"):
         narrow.watermark(1)
     harness = OperatorHarness(Count, outputs={"a": ANSWER, "b": ANSWER})
     with pytest.raises(OperatorError, match="without saying which"):
