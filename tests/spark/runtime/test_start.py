@@ -399,7 +399,7 @@ def test_what_cannot_run_says_so(spark: SparkSession, tmp_path: Path) -> None:
     query = stream.window(size="10 seconds").agg(n=ab.count())
     sink = ab.MemorySink()
     cases: list[tuple[type[AnabranchError], str, Callable[[], object]]] = [
-        (InvalidArgumentError, "nothing to deliver", lambda: ab.start(checkpoint=tmp_path / "x")),
+        (InvalidArgumentError, "at least one result with a sink", lambda: ab.start(checkpoint=tmp_path / "x")),
         (InvalidArgumentError, "no sink", lambda: query.start("out/", checkpoint=tmp_path / "x")),
         (InvalidArgumentError, "sink of two", lambda: ab.start(query.to(sink), query.to(sink), checkpoint="x")),
         (StreamingError, "bounded", lambda: in_micros(feed.batch(spark), time="at").window(size="1 s")
