@@ -46,7 +46,7 @@ from anabranch.split.cost import SplitCosts, splitters_needed
 from anabranch.split.gates import RowGate
 from anabranch.split.readers import ReferenceReader
 from anabranch.split.routes import FunctionRoute
-from anabranch.split.splitter import ALL_GROUPS, MARK, PACKED_SCHEMA, Splitter
+from anabranch.split.splitter import ALL_GROUPS, PACKED_SCHEMA, REPORT_GROUP, Splitter
 from benchmarks.data import START
 from benchmarks.report import Measured, best_of, print_json, progress, show, show_ratios
 from benchmarks.session import bench_session
@@ -161,7 +161,7 @@ class _MergeBlocks:
             worker = batch.column("worker")[0].as_py()
             places = [batch.column(name).to_pylist() for name in ("part", "seq", "grp")]
             for (part, seq, group), value in zip(zip(*places, strict=True), batch.column("block"), strict=True):
-                if group == MARK:
+                if group == REPORT_GROUP:
                     marks.append(value.as_buffer().to_pybytes().decode())
                 else:
                     found.append((part, seq, group, unpack(value.as_buffer())))

@@ -30,7 +30,7 @@ from anabranch.split.cost import SplitCosts
 from anabranch.split.gates import RowGate
 from anabranch.split.readers import BlockReader
 from anabranch.split.routes import FunctionRoute
-from anabranch.split.splitter import ALL_GROUPS, MARK, Splitter
+from anabranch.split.splitter import ALL_GROUPS, REPORT_GROUP, Splitter
 
 # --- window routers as processes ------------------------------------------------------------------------------------
 
@@ -203,7 +203,7 @@ def _split(packed: Sequence[bytes], number: int, q: int) -> tuple[SplitterMeasur
     for each in sent:
         places = zip(each.column("worker").to_pylist(), each.column("grp").to_pylist(), strict=True)
         for (worker, group), block in zip(places, each.column("block"), strict=True):
-            if group == MARK:
+            if group == REPORT_GROUP:
                 mark = json.loads(block.as_buffer().to_pybytes()) if worker == 0 else mark
             else:
                 assert group in (ALL_GROUPS, worker)

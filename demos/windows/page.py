@@ -48,7 +48,7 @@ def _values(result: DemoResult) -> dict[str, str]:
         "ink": colours.INK,
         "faint": colours.FAINT,
         "line": colours.LINE,
-        "mark": colours.MARK,
+        "mark": colours.INCIDENT,
         "ours": lines.OURS,
         "theirs": lines.THEIRS,
         "rows": f"{result.rows:,}",

@@ -90,12 +90,12 @@ def _heat_map(axes: Axes, result: DemoResult, length: str) -> AxesImage:
     for incident in result.traffic.incidents:
         at = (incident.segment + 0.5) * SEGMENT_KM
         begin, end = incident.begin_s / 60, incident.end_s / 60
-        axes.plot([begin, end], [at, at], color=colours.MARK, linewidth=2, solid_capstyle="butt")
-        axes.plot(begin, at, marker="X", color=colours.MARK, markersize=9, markeredgecolor=colours.BACKGROUND)
+        axes.plot([begin, end], [at, at], color=colours.INCIDENT, linewidth=2, solid_capstyle="butt")
+        axes.plot(begin, at, marker="X", color=colours.INCIDENT, markersize=9, markeredgecolor=colours.BACKGROUND)
         if length == LENGTHS[0]:
             axes.annotate(
                 incident.what, (begin, at), (-9, 0), textcoords="offset points", ha="right", va="center",
-                color=colours.MARK, fontsize=11,
+                color=colours.INCIDENT, fontsize=11,
             )  # fmt: skip
     here = (result.restless + 0.5) * SEGMENT_KM
     at_the_edge = axes.get_yaxis_transform()

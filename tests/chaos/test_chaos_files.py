@@ -159,7 +159,7 @@ def lost(path: Path) -> None:
         (f"{STATE}/snapshots/*/*", flipped, StateError, "does not fit its checksum"),
         (f"{STATE}/snapshots/*/*", newer, CheckpointError, f"has format {FILE_FORMAT + 1}"),
         (f"{LEDGER}/*.done", too_old, CheckpointError, f"the oldest that this release reads is {OLDEST_FORMAT}"),
-        (f"{LEDGER}/*.plan", lost, StateError, "the ledger has lost epoch"),
+        (f"{LEDGER}/*.plan", lost, StateError, "is missing from the ledger"),
         (f"{LEDGER}/*.done", torn, StateError, "is torn or damaged"),
         (f"{JOB}/checkpoint/query.json", newer, CheckpointError, f"has format {FILE_FORMAT + 1}"),
         (f"{JOB}/checkpoint/query.json", lost, CheckpointError, "has no query.json"),

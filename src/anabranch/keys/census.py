@@ -23,16 +23,16 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class KeyCensus:
-    """What one task counted of the keys that it placed, of the latest windows."""
+    """The counts of the keys that one task placed, for the latest windows."""
 
     loads: tuple[tuple[int, int, int, int], ...]
     """(window, worker, tuples, keys)"""
     distinct: tuple[tuple[int, int], ...]
-    """(window, different keys)"""
+    """(window, distinct keys)"""
     heaviest: tuple[tuple[int, int], ...]
     """(key, tuples) of the keys with the most tuples"""
     since: int | None
-    """the first window counted here, if there were earlier ones; else None"""
+    """the first window counted here, if earlier ones were left out; else None"""
 
     def to_json(self) -> dict[str, Any]:
         return {"loads": self.loads, "distinct": self.distinct, "heaviest": self.heaviest, "since": self.since}
@@ -56,7 +56,7 @@ class KeyCounter:
         self.pieces.append((windows, workers, keys, tuples))
 
     def census(self) -> KeyCensus | None:
-        """The counts; None where nothing was placed."""
+        """The counts; None if nothing was placed."""
         if not self.pieces:
             return None
         windows, workers, keys, tuples = (np.concatenate(column) for column in zip(*self.pieces, strict=True))
@@ -78,15 +78,15 @@ class KeyCounter:
 
 
 def loads_by_window(counts: Sequence[KeyCensus], workers: int) -> dict[int, tuple[list[int], list[int]]]:
-    """Per window the tuples of each worker, and the (worker, key) pairs that the tasks counted, by worker.
+    """Per window, the tuples of each worker, and the (worker, key) pairs that the tasks counted, by worker.
 
     Windows that not all tasks counted are left out.
     """
-    since = max((each.since for each in counts if each.since is not None), default=None)
+    since = max((census.since for census in counts if census.since is not None), default=None)
     tuples: dict[int, list[int]] = {}
     keys: dict[int, list[int]] = {}
-    for each in counts:
-        for window, worker, n, k in each.loads:
+    for census in counts:
+        for window, worker, n, k in census.loads:
             tuples.setdefault(window, [0] * workers)[worker] += n
             keys.setdefault(window, [0] * workers)[worker] += k
     return {window: (tuples[window], keys[window]) for window in sorted(tuples) if since is None or window >= since}
@@ -95,7 +95,7 @@ def loads_by_window(counts: Sequence[KeyCensus], workers: int) -> dict[int, tupl
 def heaviest_of(counts: Iterable[KeyCensus]) -> tuple[tuple[int, int], ...]:
     """The keys with the most tuples over all tasks, with their tuples."""
     total: dict[int, int] = {}
-    for each in counts:
-        for key, tuples in each.heaviest:
+    for census in counts:
+        for key, tuples in census.heaviest:
             total[key] = total.get(key, 0) + tuples
     return tuple(sorted(total.items(), key=lambda item: (-item[1], item[0]))[:HEAVY_KEYS])

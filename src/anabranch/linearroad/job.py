@@ -27,28 +27,28 @@ from anabranch.recordings import Recording, read_block
 from anabranch.types import EpochProgress, EpochQuery
 
 ROWS_PER_EPOCH = 2_000_000
-_LOOK = 0.5
-"""Seconds between two looks whether a query is to be stopped."""
+_POLL_SECONDS = 0.5
+"""Seconds between two checks whether a query must stop."""
 _MEMORY = Path("/dev/shm")
-_ROOM = 4 << 30
+_FREE_BYTES = 4 << 30
 """Bytes that must be free there; in a container it is often tiny."""
 CHECKPOINT = "_checkpoint"
-"""In the output folder: a run that was cut short goes on when it is started again."""
+"""Subfolder of the output folder, from which an interrupted run continues."""
 
 
 @dataclass(frozen=True)
 class Done:
-    """What a run has done."""
+    """The result of a run."""
 
     tuples: int
-    """in this run: one that goes on after another has fewer than the input"""
+    """tuples of this run; fewer than the input if it continued another run"""
     left: int
     """tuples of the input that were not read, because the run was stopped"""
     late: int
     bad: int
-    """tuples out of order, or without a time; they are kept, but were not answered"""
+    """late: tuples out of order; bad: tuples without a time. They are kept, but not answered"""
     answers: dict[str, int]
-    """of all runs into that folder"""
+    """answers of all runs into the output folder, by kind"""
     rejected: int
     seconds: float
 
@@ -70,9 +70,9 @@ def run(
     paced_from: int | None = None,
     console: Console,
 ) -> Done:
-    """Answer everything in the input, at once; see `anabranch linearroad run --help`.
+    """Answer everything in the input; see `anabranch linearroad run --help`.
 
-    `paced_from`: from this second of the input on in real time, and when answers leave is kept beside them.
+    `paced_from`: replay in real time from this second on, and record when answers are published.
     """
     expressways, tuples = extent_of(input)
     watch = None if paced_from is None else _watched(input, output, paced_from, tuples)
@@ -82,55 +82,55 @@ def run(
     reports = recorded(spark, input, rows_per_epoch=rows_per_epoch, pace=pace, pace_from=paced_from)
     began = time.perf_counter()
     with progress_bar(console, "tuples") as progress, live_folder(master) as live:
-        heard = _Heard(progress, tuples)
+        counts = _ProgressListener(progress, tuples)
         query = ab.start(
             *linear_road(reports, road, output),
             checkpoint=output / CHECKPOINT,
-            # A recording with a pace has no end that Spark would know of.
+            # For Spark, a recording with a pace has no end.
             trigger="available-now" if watch is None else None,
-            listeners=[heard] if watch is None else [heard, watch],
+            listeners=[counts] if watch is None else [counts, watch],
             live=live,
         )
         finished = wait_for(query) if watch is None else wait_for(query, until=watch.done)
     if watch is not None:
         write_emitted(output, watch.published)
     answers, rejected = complete(output)
-    left = 0 if finished else tuples - heard.rows
-    return Done(heard.rows, left, heard.late, heard.bad, answers, rejected, time.perf_counter() - began)
+    left = 0 if finished else tuples - counts.rows
+    return Done(counts.rows, left, counts.late, counts.bad, answers, rejected, time.perf_counter() - began)
 
 
 def _watched(input: Path, output: Path, paced_from: int, tuples: int) -> Watch:
-    """Who keeps when answers leave."""
+    """The listener that records when answers are published."""
     if (output / CHECKPOINT).exists():
         raise InvalidArgumentError(
-            f"{output} has the answers of another run: in real time a run cannot go on where one ended, because the "
-            "time between the two would be missing in its response times",
-            hint="give a new folder, or leave --paced-from out: then it goes on without response times",
+            f"{output} has the answers of another run: a run in real time cannot continue it, because the time between "
+            "the two would be missing from the response times",
+            hint="give a new folder, or leave out --paced-from to continue without response times",
         )
     warm = Recording(input, "Time").first_after(paced_from * 1_000_000 - 1)
     if not 0 < warm < tuples:
         raise InvalidArgumentError(
-            f"{warm:,} of {tuples:,} tuples are before second {paced_from}: real time begins within the input",
-            hint="give a second that some tuples are before, and some are not",
+            f"{warm:,} of {tuples:,} tuples are before second {paced_from}: real time must begin within the input",
+            hint="give a second with some tuples before it and some after",
         )
     return Watch(warm, tuples, paced_from)
 
 
 def wait_for(query: EpochQuery, until: Callable[[], bool] = lambda: False) -> bool:
-    """Until the query ends (True), or is to be stopped; its failure is an error for people.
+    """Wait until the query ends (True) or must stop (False). If it fails, raise a readable error.
 
-    Ctrl-C and SIGTERM stop it after the epoch that runs.
+    Ctrl-C and SIGTERM stop it after the current epoch.
     """
     try:
         with asked_to_stop() as asked:
-            while not query.awaitTermination(_LOOK):
+            while not query.awaitTermination(_POLL_SECONDS):
                 if until() or asked():
                     return False
         return True
     except StreamingQueryException as error:
         raise JobError(
             f"the run failed: {query.health.why}",
-            hint="fix the cause and run the same command again: it goes on where it was",
+            hint="fix the cause and run the same command again: it continues where it stopped",
         ) from error
     finally:
         query.stop()
@@ -138,11 +138,11 @@ def wait_for(query: EpochQuery, until: Callable[[], bool] = lambda: False) -> bo
 
 @contextmanager
 def live_folder(master: str | None = None) -> Iterator[Path | None]:
-    """A folder in memory for the live state, removed afterwards; None on a cluster, and where the machine has none.
+    """A folder in memory for live state, removed afterwards; None on a cluster, or if the machine has none.
 
-    On a disk the system would write the state out all the time. What must survive is in the epoch store.
+    On a disk, the system would keep writing the state out. Everything that must survive is in the epoch store.
     """
-    if not (master or "local").startswith("local") or not _MEMORY.is_dir() or disk_usage(_MEMORY).free < _ROOM:
+    if not (master or "local").startswith("local") or not _MEMORY.is_dir() or disk_usage(_MEMORY).free < _FREE_BYTES:
         yield None
         return
     with tempfile.TemporaryDirectory(prefix="anabranch-live-", dir=_MEMORY, ignore_cleanup_errors=True) as folder:
@@ -150,7 +150,7 @@ def live_folder(master: str | None = None) -> Iterator[Path | None]:
 
 
 def extent_of(path: Path) -> tuple[int, int]:
-    """How many expressways a recording has (the largest number plus one), and how many tuples."""
+    """The number of expressways in a recording (the largest number plus one), and of its tuples."""
     check_columns(path)
     recording = Recording(path, "Time", times=False)
     numbers = (read_block(block.path, block.index, columns=["XWay"]).column(0) for block in recording.blocks)
@@ -158,9 +158,9 @@ def extent_of(path: Path) -> tuple[int, int]:
 
 
 def complete(output: Path) -> tuple[dict[str, int], int]:
-    """Count the answers, and the tuples that were rejected.
+    """Count the answers and the rejected tuples.
 
-    A kind without any answer gets an empty file, so that it can be read like the others.
+    A kind without answers gets an empty file, so that it can be read like the others.
     """
     counted = {kind: sum(pq.read_metadata(file).num_rows for file in answer_files(output, kind)) for kind in ANSWERS}
     for kind, count in counted.items():
@@ -170,8 +170,8 @@ def complete(output: Path) -> tuple[dict[str, int], int]:
     return counted, sum(pq.read_metadata(file).num_rows for file in answer_files(output, REJECTED))
 
 
-class _Heard:
-    """A listener that counts, and moves a progress bar."""
+class _ProgressListener:
+    """A listener that counts tuples and advances a progress bar."""
 
     def __init__(self, progress: Progress, tuples: int) -> None:
         self._progress = progress
@@ -182,7 +182,7 @@ class _Heard:
         """Nothing to do yet."""
 
     def on_progress(self, progress: EpochProgress) -> None:
-        """Another epoch."""
+        """Count an epoch."""
         self.rows += progress.rows
         self.late += progress.late
         self.bad += progress.bad
@@ -193,7 +193,7 @@ class _Heard:
 
 
 def progress_bar(console: Console, unit: str) -> Progress:
-    """A bar that counts in that unit."""
+    """A progress bar that counts in the given unit."""
     return Progress(
         TextColumn("[bold]{task.description}"),
         BarColumn(),

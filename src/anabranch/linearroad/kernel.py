@@ -1,21 +1,21 @@
-"""The road as a machine: what one tuple changes, and what is answered to it. Compiled by numba.
+"""The road: what one tuple changes, and how it is answered. Compiled by numba.
 
 A group has some expressways; each has a *slot* in its arrays. A *place* is a segment of a direction of a slot:
-``slot * 200 + way * 100 + seg``; way is the direction. All arrays are items of the operator's state, so what happens
-here survives.
+``slot * 200 + way * 100 + seg``; way is the direction. All arrays are items of the operator's state, so they survive a
+crash.
 
-    cars       a hash table by VID: where a car was last, what it was told, what it has paid
-    visits     segments that a car was told of on earlier trips (mode paper), chained from its entry
-    traffic    per place and minute, the last eight minutes: cars and speeds
-    board      per place, for the minute that runs: LAV, toll, nearest accident. Made anew when a minute begins, because
-               all three hold for whole minutes; so a report costs two look-ups
-    stops      cars that stand, in the order in which they stopped; searched only when a car stops, or goes on
+    cars       a hash table by VID: where a car was last, its last notification, what it has paid
+    visits     segments that a car was notified of on earlier trips (mode paper), chained from its entry
+    traffic    per place and minute, for the last eight minutes: cars and speeds
+    board      per place, for the current minute: LAV, toll, nearest accident. Rebuilt when a minute begins, because all
+               three hold for whole minutes; so a report costs two look-ups
+    stops      cars that stand, in the order in which they stopped; searched only when a car stops, or drives on
     wrecks     accidents: where, and from which minute to which they are in force
 
 Time never goes back. The two modes (`schema.Mode`) differ where a function takes `paper`, and nowhere else.
 
-All of it is one file, long as it is: numba keeps compiled code until the file of the outermost function changes, so a
-change to rules in another module would leave the old ones running.
+All of it is one long file for a reason: numba caches compiled code until the file of the outermost function changes, so
+a change to a rule in another module would have no effect.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from anabranch.compiled import kernel
 from anabranch.linearroad.schema import DIRECTIONS, EXIT_LANE, REPORT_EVERY, SEGMENTS, Kind
 
 PLACES = DIRECTIONS * SEGMENTS
-"""Of one expressway."""
+"""Places of one expressway."""
 MINUTES = 8
-"""Kept of the traffic: the one that runs, five before it, and two to spare: a power of two."""
+"""Minutes of traffic that are kept: the current one, five before it and two spare ones, to make a power of two."""
 MEMORY = 5
 """Minutes that the LAV looks back."""
 STOPPED = 4
-"""Identical reports that make a car a stopped one."""
+"""A car with this many identical reports counts as stopped."""
 GONE = 60
 """Seconds without a report after which a car has left; if it reports again, it has come back."""
 AHEAD = 4
@@ -47,20 +47,20 @@ SLOW = 40
 FETCHED = 32
 """Cars whose entries are fetched from memory at a time."""
 LARGEST_VID = 2**31 - 1
-"""Which is no VID: entries hold it plus one."""
+"""Larger than any VID, since entries hold the VID plus one."""
 OPEN = 2**31 - 1
-"""The last minute of an accident that nobody has left."""
+"""The last minute of an accident that no car has left."""
 POSITION, BALANCE, EXPENDITURE, TRAVEL_TIME = (int(kind) for kind in Kind)
 _HASH = np.uint64(0x9E3779B97F4A7C15)
 
 CAR = np.dtype(
     [
-        ("low", "u8"),  # segments 0-63 that it was told of on this expressway and direction, a bit each
+        ("low", "u8"),  # segments 0-63 that it was notified of on this expressway and direction, a bit each
         ("high", "u8"),  # segments 64-99
         ("vid", "i4"),  # plus one: 0 is a free entry
         ("balance", "i4"),
-        ("toll", "i4"),  # told last, and not yet charged
-        ("told", "i4"),  # when it was last told a toll, plus one; 0: never
+        ("toll", "i4"),  # of the last notification, not yet charged
+        ("told", "i4"),  # the time of the last notification, plus one; 0: never
         ("time", "i4"),  # of the last report
         ("pos", "i4"),
         ("minute", "i4"),  # of the last report; the speeds that it reported in this segment and minute are summed:
@@ -89,7 +89,7 @@ WRECK = np.dtype([("place", "i4"), ("since", "i4"), ("until", "i4"), ("made", "i
 CLOCK = np.dtype(
     [("time", "i4"), ("minute", "i4"), ("cars", "i4"), ("visits", "i4"), ("stops", "i4"), ("wrecks", "i4")]
 )
-"""The second and minute that run, and how many entries of each array are in use."""
+"""The current second and minute, and how many entries of each array are in use."""
 
 Records = NDArray[Any]
 
@@ -109,9 +109,9 @@ def _home(vid: Any, mask: Any) -> Any:
 def _fetch(cars: Records, vids: Any, begin: int, end: int) -> Any:
     """Touch the entries of the cars that come next.
 
-    The table is larger than any cache and a car comes every 30 s, so each look-up waits for the memory. These do not
-    depend on each other, so they wait together. The sum is good for nothing, but without it the compiler would leave
-    all of this out.
+    The table is larger than any cache and a car reports every 30 s, so each look-up waits for memory. These look-ups do
+    not depend on each other, so they wait at the same time. The sum is not used, but without it the compiler would
+    remove all of this.
     """
     mask, touched = len(cars) - 1, 0
     for i in range(begin, end):
@@ -121,7 +121,7 @@ def _fetch(cars: Records, vids: Any, begin: int, end: int) -> Any:
 
 @_compiled
 def find(cars: Records, vid: Any) -> Any:
-    """The entry of a car, or the free one where it would be."""
+    """The entry of a car, or the free entry where it would be."""
     mask = len(cars) - 1
     at = _home(vid, mask)
     while cars[at].vid != 0 and cars[at].vid != vid + 1:
@@ -131,7 +131,7 @@ def find(cars: Records, vid: Any) -> Any:
 
 @_compiled
 def grown(cars: Records, larger: Records) -> None:
-    """Put all cars into a larger, empty table."""
+    """Copy all cars to a larger, empty table."""
     for i in range(len(cars)):
         if cars[i].vid != 0:
             larger[find(larger, cars[i].vid - 1)] = cars[i]
@@ -148,7 +148,7 @@ def _visit(car: Any, visits: Records, slot: int, way: int) -> Any:
 
 @_compiled
 def _leave(car: Any, visits: Records, clock: Any) -> None:
-    """Remember what the car was told of, and not yet charged, on the expressway and direction where it was."""
+    """Remember the segments the car was notified of, and its uncharged toll, where it was: expressway and direction."""
     at = _visit(car, visits, car.slot, car.way)
     if at < 0:
         at = clock.visits
@@ -160,7 +160,7 @@ def _leave(car: Any, visits: Records, clock: Any) -> None:
 
 @_compiled
 def _arrive(car: Any, visits: Records, slot: int, way: int) -> None:
-    """Recall what the car was told of when it was there before, and what it has not paid on that expressway."""
+    """Recall the segments the car was notified of on an earlier visit, and its unpaid toll on that expressway."""
     car.toll = 0
     for direction in range(DIRECTIONS):
         at = _visit(car, visits, slot, direction)
@@ -179,13 +179,13 @@ def _arrive(car: Any, visits: Records, slot: int, way: int) -> None:
 
 @_compiled
 def _together(stop: Any, car: Any) -> bool:
-    """Whether a car stands where another does."""
+    """Whether a car stands at the same place as another."""
     return bool(stop.pos == car.pos and stop.lane == car.lane and stop.way == car.way and stop.slot == car.slot)
 
 
 @_compiled
 def _stands(car: Any, stops: Records, wrecks: Records, clock: Any, paper: bool) -> None:
-    """A car has stopped. With another one at the same place that is an accident, in force from the next minute.
+    """A car has stopped. If another stands at the same place, that is an accident, in force from the next minute.
 
     paper: further cars join it. flat-lav: they do not, and a segment has one accident in the whole run.
     """
@@ -215,7 +215,7 @@ def _stands(car: Any, stops: Records, wrecks: Records, clock: Any, paper: bool) 
 
 @_compiled
 def _goes_on(car: Any, cars: Records, stops: Records, wrecks: Records, clock: Any, paper: bool) -> None:
-    """A car that stood reports from elsewhere: that ends the accident it was in.
+    """A standing car reports from elsewhere, which ends its accident.
 
     paper: unless two others still stand there; and it is in force through the minute after the last report of two cars
     that stood. A car with no fifth report, or none since the other one stopped, was never in an accident.
@@ -239,14 +239,14 @@ def _goes_on(car: Any, cars: Records, stops: Records, wrecks: Records, clock: An
         wrecks[wreck].until = max(car.minute, cars[find(cars, stops[other].vid - 1)].minute) + 1
         stops[other].ended, stops[other].closed = wreck, clock.time
     if not paper and wrecks[wreck].made == clock.time:
-        wrecks[wreck].place = -1  # it went on in the second in which the other stopped: they never stood together
+        wrecks[wreck].place = -1  # it drove on in the second in which the other stopped: they never stood together
     if not paper or left == 1:
         _part(stops, clock, wreck)
 
 
 @_compiled
 def _part(stops: Records, clock: Any, wreck: Any) -> None:
-    """The accident is over for all that still stand."""
+    """End the accident for all cars that still stand."""
     for i in range(clock.stops):
         if stops[i].wreck == wreck:
             stops[i].wreck = -1
@@ -254,7 +254,7 @@ def _part(stops: Records, clock: Any, wreck: Any) -> None:
 
 @_compiled
 def _miss(cars: Records, stops: Records, wrecks: Records, clock: Any, minute: int) -> None:
-    """paper: an accident is over, too, if a car that stood is heard of no more; the last report of two cars counts.
+    """paper: an accident also ends if a standing car stops reporting; the last report of two cars counts.
 
     `minute` is about to begin.
     """
@@ -298,27 +298,27 @@ def _speed(traffic: Records, place: int, minute: int, paper: bool) -> Any:
             count += seen.reports
     if count == 0:
         return -1.0 if paper else 0.0
-    # Whole miles, which is what is told and what is compared. flat-lav rounds half up. paper rounds down; the little
-    # that is added keeps a mean that is a whole number from depending on the order of its sum.
+    # Whole miles per hour, as in the answers. flat-lav rounds half up. paper rounds down; the small addend keeps a mean
+    # that is a whole number independent of the order of the sum.
     return np.floor(total / count + 1e-9) if paper else np.floor((2.0 * total + count) / (2.0 * count))
 
 
 @_compiled
 def _begin_minute(traffic: Records, board: Records, wrecks: Records, clock: Any, minute: int, paper: bool) -> None:
-    """Make the board for a minute: what is told in it is known when it begins."""
+    """Build the board for a minute: its content is known when the minute begins."""
     places = len(board)
     for missed in range(max(clock.minute + 1, minute - MINUTES + 1), minute + 1):
         for place in range(places):
-            seen = traffic[place * MINUTES + missed % MINUTES]
-            seen.means, seen.speeds, seen.reports, seen.cars = 0.0, 0, 0, 0
+            entry = traffic[place * MINUTES + missed % MINUTES]
+            entry.means, entry.speeds, entry.reports, entry.cars = 0.0, 0, 0, 0
     clock.minute = minute
     for place in range(places):
         lav = _speed(traffic, place, minute, paper)
         cars = traffic[place * MINUTES + (minute - 1) % MINUTES].cars if minute > 1 else 0
-        told = board[place]
-        told.lav, told.accident, told.toll = int(lav), -1, 0
+        sign = board[place]
+        sign.lav, sign.accident, sign.toll = int(lav), -1, 0
         if lav < SLOW and cars > BUSY:
-            told.toll = 2 * (cars - BUSY) ** 2
+            sign.toll = 2 * (cars - BUSY) ** 2
     for i in range(clock.wrecks):
         if wrecks[i].place >= 0 and wrecks[i].since <= minute <= wrecks[i].until:
             _warn(board, wrecks[i].place)
@@ -326,16 +326,16 @@ def _begin_minute(traffic: Records, board: Records, wrecks: Records, clock: Any,
 
 @_compiled
 def _warn(board: Records, place: int) -> None:
-    """An accident is told of in its segment and in the four before it, unless there is a nearer one; no toll there."""
+    """Show an accident in its segment and the four before it, unless a nearer one is shown. No toll is due there."""
     seg, way = place % SEGMENTS, place // SEGMENTS % DIRECTIONS
     upstream = 1 if way == 1 else -1
     for distance in range(AHEAD + 1):
         at = seg + upstream * distance
         if 0 <= at < SEGMENTS:
-            told = board[place - seg + at]
-            told.toll = 0
-            if told.accident < 0 or abs(told.accident - at) > distance:
-                told.accident = seg
+            sign = board[place - seg + at]
+            sign.toll = 0
+            if sign.accident < 0 or abs(sign.accident - at) > distance:
+                sign.accident = seg
 
 
 # --- reports --------------------------------------------------------------------------------------------------------
@@ -358,8 +358,8 @@ def _count(car: Any, traffic: Records, place: int, minute: int, speed: int, fres
 
 
 @_compiled
-def _told_before(car: Any, seg: int) -> Any:
-    """Whether the car was told of that segment before; from now on it was."""
+def _notified_before(car: Any, seg: int) -> Any:
+    """Whether the car was notified of the segment before. From now on it counts as notified."""
     bit = np.uint64(1) << np.uint64(seg % 64)
     if seg < 64:
         before = car.low & bit
@@ -375,7 +375,7 @@ def report(
     car: Any, cars: Records, visits: Records, traffic: Records, board: Records, stops: Records, wrecks: Records,
     clock: Any, slot: int, way: int, seg: int, lane: int, pos: int, speed: int, paper: bool,
 ) -> bool:  # fmt: skip
-    """A car's position report. True: the car is to be told what the board says of its segment."""
+    """Process a car's position report. True: the car must be notified of what the board shows for its segment."""
     time, minute = clock.time, clock.minute
     trip = car.time < 0 or time - car.time > GONE or car.slot != slot
     moved = trip or car.way != way
@@ -402,9 +402,9 @@ def report(
     elif car.same > STOPPED and paper:
         _still_stands(car, stops, wrecks, clock)
     _count(car, traffic, place, minute, speed, fresh)
-    if not entered or lane == EXIT_LANE or (paper and _told_before(car, seg)):
+    if not entered or lane == EXIT_LANE or (paper and _notified_before(car, seg)):
         return False
-    if paper:  # charged when the car is next told a toll, on this trip or a later one
+    if paper:  # charged at the car's next notification, on this trip or a later one
         car.balance += car.toll
     car.toll, car.told = board[place].toll, time + 1
     return True
@@ -419,11 +419,11 @@ def drive(
     cars: Records, visits: Records, traffic: Records, board: Records, stops: Records, wrecks: Records, clocks: Records,
     tolls: Any, alerts: Any, balances: Any, asked: Any, rejected: Any, counts: Any, touched: Any,
 ) -> int:  # fmt: skip
-    """Run the tuples of a block from `first` on. Returns the number of tuples done: fewer than all if an array is full.
+    """Process the tuples of a block from `first` on. Returns how many are done: not all if an array is full.
 
-    `counts` says how many rows each of the outputs has, in the order of the arguments, and how many balance queries of
-    the running second wait: they are answered when the second is over, after all its reports. A car reports at most
-    twice a minute; `_count` relies on that.
+    `counts` has the number of rows of each output, in the order of the arguments, and the number of balance queries of
+    the current second that wait: they are answered when the second is over, after all its reports. A car reports at
+    most twice a minute; `_count` relies on that.
     """
     kinds, times, vids, speeds, xways, lanes, ways, segs, positions, qids = block
     clock = clocks[0]
@@ -433,7 +433,7 @@ def drive(
             touched[0] = _fetch(cars, vids, i, min(i + FETCHED, n))
         time = times[i]
         if time < 0:
-            # A balance query is at every group; one of them rejects it.
+            # Every group gets a balance query; only one of them rejects it.
             if kinds[i] != BALANCE or qids[i] % groups == group:
                 rejected[counts[4]] = i
                 counts[4] += 1
@@ -463,13 +463,13 @@ def drive(
                 clock.cars += 1
             if report(car, cars, visits, traffic, board, stops, wrecks, clock,
                       slot, way, seg, lane, positions[i], speeds[i], paper):  # fmt: skip
-                told = board[slot * PLACES + way * SEGMENTS + seg]
+                sign = board[slot * PLACES + way * SEGMENTS + seg]
                 at = counts[0]
-                tolls[0, at], tolls[1, at], tolls[2, at], tolls[3, at] = vids[i], time, told.lav, told.toll
+                tolls[0, at], tolls[1, at], tolls[2, at], tolls[3, at] = vids[i], time, sign.lav, sign.toll
                 counts[0] += 1
-                if told.accident >= 0:
+                if sign.accident >= 0:
                     at = counts[1]
-                    alerts[0, at], alerts[1, at], alerts[2, at] = time, xways[i], told.accident
+                    alerts[0, at], alerts[1, at], alerts[2, at] = time, xways[i], sign.accident
                     alerts[3, at], alerts[4, at] = way, vids[i]
                     counts[1] += 1
         elif kind == BALANCE:
@@ -487,10 +487,10 @@ def _answer(
     time: int, vids: Any, qids: Any, cars: Records, groups: int, group: int, paper: bool,
     balances: Any, asked: Any, counts: Any,
 ) -> None:  # fmt: skip
-    """Answer the balance queries of a second that is over: the part of this group.
+    """Answer the balance queries of a second that is over, with this group's part.
 
-    A group that does not know the car has nothing to add to the sum and says nothing; but one group, chosen by the
-    query's number, always speaks, so that every query has an answer.
+    A group that does not know the car has nothing to add to the sum and gives no answer. But one group, chosen by the
+    query's number, always answers, so that every query has an answer.
     """
     for k in range(counts[3]):
         i = asked[k]

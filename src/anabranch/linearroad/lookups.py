@@ -1,7 +1,7 @@
-"""What was before the run: tolls that cars paid (type 3), and speeds and tolls of segments (type 4).
+"""Data from before the run: tolls that cars paid (type 3), and speeds and tolls of segments (type 4).
 
-Both are tables that never change, so they are no state: every group reads the rows of its own expressways when it
-opens, sorted so that they are found by bisection or by an index.
+Both tables never change, so they are not part of the state. Every group reads the rows of its own expressways when it
+opens, sorted so that a bisection or an index finds them.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _VIDS, _DAYS = 2**32, 128
 _WEEK = 8
 _SECONDS_PER_HOUR = 3_600
 MOST_EQUALITIES = 256
-"""In an expression: it is as deep as they are many."""
+"""Maximum number of equalities in one filter expression: the expression is as deep as that."""
 GROUPS_KEPT = 64
-"""Whose history a process keeps."""
+"""How many groups' history a process caches."""
 
 
 @dataclass(frozen=True)
 class File:
-    """A file of history, as it is now: another content is another file."""
+    """A history file in its current version: if its content changes, it is another file."""
 
     path: str
     bytes: int
@@ -50,8 +50,8 @@ class File:
             found = os.stat(path)
         except OSError as error:
             raise InvalidArgumentError(
-                f"there is no history at {path}; queries of the past would stay without an answer",
-                hint="give the path of a Parquet file that every worker sees, or none",
+                f"there is no history file {path}; queries about the past would get no answer",
+                hint="give the path of a Parquet file that every worker can read, or none",
             ) from error
         return cls(path, found.st_size, found.st_mtime_ns)
 
@@ -66,14 +66,14 @@ class Expenditures:
     @classmethod
     @functools.lru_cache(maxsize=GROUPS_KEPT)
     def load(cls, file: File | None, group: int, groups: int) -> Expenditures:
-        """Of the expressways of a group; once per process, since a group may come and go."""
+        """Load the rows of a group's expressways; cached per process, since a group may come and go."""
         rows = _rows(file, HISTORY, group, groups)
         keys = _car_key(rows["XWay"], rows["VID"], rows["Day"])
         order = np.argsort(keys, kind="stable")
         return cls(keys[order], rows["Toll"][order])
 
     def of(self, xways: Ints, vids: Ints, days: Ints) -> tuple[Ints, Ints]:
-        """Which of the queries have an answer, and their answers."""
+        """Which of the queries have an answer, and the answers."""
         asked = _car_key(xways, vids, days)
         at = np.searchsorted(self.keys, asked)
         known = np.flatnonzero(at < len(self.keys))
@@ -83,9 +83,9 @@ class Expenditures:
 
 @dataclass(frozen=True)
 class TravelTimes:
-    """Seconds and tolls of segments by weekday, from a minute of the day until the next that has a row.
+    """Seconds and tolls of segments by weekday; each row holds from its minute of the day until the next row.
 
-    The rows of segment and weekday k are ``first[k] .. first[k + 1]``, by minute.
+    The rows of segment and weekday k are ``first[k] .. first[k + 1]``, ordered by minute.
     """
 
     groups: int
@@ -97,12 +97,12 @@ class TravelTimes:
     @classmethod
     @functools.lru_cache(maxsize=GROUPS_KEPT)
     def load(cls, file: File | None, group: int, groups: int) -> TravelTimes:
-        """Of the expressways of a group; once per process, since a group may come and go."""
+        """Load the rows of a group's expressways; cached per process, since a group may come and go."""
         rows = _rows(file, SEGMENT_HISTORY, group, groups)
         if len(rows["Speed"]) and rows["Speed"].min() < 1:
             raise InvalidArgumentError(
-                f"{file.path if file else None} has a mean speed below 1: a walk over that segment would never end",
-                hint="leave such rows out; a query over a segment without history gets no answer",
+                f"{file.path if file else None} has a mean speed below 1: crossing that segment would never end",
+                hint="remove such rows; a query over a segment without history gets no answer",
             )
         keys = _segment_key(rows["XWay"] // groups, rows["Dir"], rows["Seg"], rows["DOW"])
         order = np.lexsort((rows["TOD"], keys))
@@ -116,7 +116,7 @@ class TravelTimes:
         )
 
     def of(self, xways: Ints, starts: Ints, ends: Ints, weekdays: Ints, minutes: Ints) -> tuple[Ints, Ints, Ints]:
-        """Which of the queries have an answer; their seconds and tolls from segment to segment."""
+        """Which of the queries have an answer, and the seconds and tolls of these."""
         seconds, tolls = np.empty(len(xways), np.int64), np.empty(len(xways), np.int64)
         history = (self.first, self.minutes, self.seconds, self.tolls)
         known = _walk(history, xways // self.groups, starts, ends, weekdays, minutes, seconds, tolls)
@@ -138,7 +138,7 @@ def _walk(
     history: tuple[Any, ...], slots: Ints, starts: Ints, ends: Ints, weekdays: Ints, minutes: Ints, seconds: Ints,
     tolls: Ints,
 ) -> NDArray[np.bool_]:  # fmt: skip
-    """Walk from each start to each end, which is not walked itself. A segment without history: no answer."""
+    """Sum up the segments from each start to its end, which is excluded. A segment without history: no answer."""
     first, since, times, prices = history
     known = np.zeros(len(slots), np.bool_)
     for i in range(len(slots)):
@@ -173,14 +173,14 @@ def _rows(file: File | None, schema: pa.Schema, group: int, groups: int) -> dict
             f"the history {file.path} has no column {missing[0]}", hint=f"it needs {', '.join(schema.names)}"
         )
     table = files.to_table(columns=schema.names, filter=_in_group(files, group, groups))
-    # A row with something missing says nothing.
+    # A row with a missing value is ignored.
     return {name: table.drop_null().column(name).cast(pa.int64()).to_numpy() for name in schema.names}
 
 
 def _in_group(files: ds.Dataset, group: int, groups: int) -> ds.Expression:
     """The rows of a group's expressways.
 
-    Equalities, where there are not too many: by its statistics, most of a large file need not be read then.
+    It uses equalities if there are not too many: with the file's statistics, most of a large file is then skipped.
     """
     found = [part.statistics for fragment in files.get_fragments() for part in fragment.row_groups]
     if found and all(each is not None and "XWay" in each for each in found):

@@ -1,7 +1,7 @@
 """The operator: the expressways of one group, block by block.
 
-Everything that must survive is in the arrays of the state, which the kernel changes in place. What is done here is to
-hand it whole columns, to make room where an array is full, and to wrap what it answers as record batches.
+Everything that must survive is in the arrays of the state, which the kernel changes in place. This module passes whole
+columns to the kernel, enlarges arrays that are full, and turns the answers into record batches.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from anabranch.linearroad.schema import INPUT, Kind, Mode
 from anabranch.types import Emitted, State
 
 FIRST_CARS = 4_096
-"""Entries of a new table of cars; it doubles."""
+"""Entries of a new table of cars; the table doubles when it is full."""
 _DRIVEN = ("Type", "Time", "VID", "Spd", "XWay", "Lane", "Dir", "Seg", "Pos", "QID")
 _COUNTERS = 5
-"""Of the kernel: tolls, alerts, balances, queries that wait, rejected."""
+"""The kernel's counters: tolls, alerts, balances, waiting queries, rejected tuples."""
 GROUPS = 32
-"""Partition-groups, unless there are fewer expressways: enough for the workers of one machine, and few enough that a
-group's block is worth a call."""
+"""Maximum number of partition-groups: enough for the workers of one machine, and few enough that a group's block is
+worth a call."""
 
 REASON = "Reason"
 _NO_TYPE = -1
 _ANY_NUMBERS = pa.schema([(name, pa.int64()) for name in INPUT.names])
-_REJECTED = "no position report or query that Linear Road knows: a number is out of its range"
+_REJECTED = "not a position report or query of Linear Road: a number is out of range"
 
 
 @dataclass(frozen=True)
 class Road:
-    """What every group must know. Called, it makes the operator of a group."""
+    """What every group needs to know. Calling it makes the operator of a group."""
 
     mode: Mode
     expressways: int
@@ -51,7 +51,7 @@ class Road:
 
 
 def road_of(mode: Mode, expressways: int, history: Path | None, segment_history: Path | None) -> Road:
-    """A road in as many groups as are of use. The history is looked for now, and not by a task."""
+    """The road, with a useful number of groups. A missing history file is an error now, and not later in a task."""
     for file in (history, segment_history):
         File.at(None if file is None else str(file))
     known = [None if file is None else str(file.absolute()) for file in (history, segment_history)]
@@ -59,7 +59,7 @@ def road_of(mode: Mode, expressways: int, history: Path | None, segment_history:
 
 
 class Expressways(ab.Operator):
-    """Expressways g, g + q, g + 2q, ... of group g of q."""
+    """The operator of group g of q, which has the expressways g, g + q, g + 2q, ..."""
 
     def __init__(self, road: Road) -> None:
         self.road = road
@@ -119,14 +119,15 @@ class Expressways(ab.Operator):
 
     @property
     def _most_cars(self) -> int:
-        """Cars above which the table grows: between a half and 70 % of it, by group.
+        """The table grows above this number of cars: between 50 % and 70 % of its size, depending on the group.
 
-        Groups have about as many cars, and to move them into a larger table takes a while: not all in the same epoch.
+        All groups have about the same number of cars. Moving them to a larger table takes time, so the groups should
+        not all do it in the same epoch.
         """
         return int((0.5 + 0.02 * (self.group % 11)) * len(self._cars))
 
     def _make_room(self, xway: int) -> None:
-        """One of the arrays is full: all that are nearly so grow."""
+        """One of the arrays is full: enlarge those that need it."""
         state, clock = self._state, self._clock[0]
         if clock["cars"] >= self._most_cars:
             before = self._cars.view(np.uint8).copy().view(kernel.CAR)  # bytes: numpy copies records field by field
@@ -164,9 +165,9 @@ class Expressways(ab.Operator):
 
 
 def _numbers(block: pa.RecordBatch) -> dict[str, NDArray[Any]]:
-    """The columns as the kernel was compiled for them. A missing number is -1, as everywhere in Linear Road.
+    """The columns in the types that the kernel was compiled for. A missing number is -1, as everywhere in Linear Road.
 
-    A tuple with a number that its column cannot hold becomes one of no known type, and is rejected.
+    A tuple with a number that its column cannot hold gets an unknown type, and is rejected.
     """
     columns, unfit = {}, None
     for field in INPUT:

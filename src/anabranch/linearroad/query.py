@@ -3,8 +3,8 @@
     reports and queries ──▶ split by expressway ──▶ Expressways ──▶ toll, accident, expenditure, traveltime, rejected
                             balance queries to all              └─▶ parts of balances ──▶ combine ──▶ balance
 
-The split is parasplit (paper 5): a tuple goes to the group of its expressway, a balance query to all of them, since a
-car has paid on any; the parts are summed on the aggregation tree. Nothing is left out.
+The split is parasplit: a tuple goes to the group of its expressway. A balance query goes to all groups, since a car may
+have paid on any expressway, and the aggregation tree sums the partial balances. No tuple is omitted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _OUTPUTS = {
 
 
 def group_of_expressway(block: pa.RecordBatch, q: int) -> NDArray[Any]:
-    """The route: the group of a tuple's expressway. What has none goes to group 0, which rejects it, counted."""
+    """The route: the group of a tuple's expressway. A tuple without one goes to group 0, which rejects it."""
     xway: NDArray[Any] = np.asarray(block.column("XWay").fill_null(0))
     group: NDArray[Any] = np.maximum(xway, 0) % q
     return group
@@ -53,7 +53,7 @@ def check_columns(path: str | Path) -> pa.Schema:
     missing = [name for name in INPUT.names if name not in schema.names]
     if missing:
         raise InvalidArgumentError(
-            f"{path} has no column {missing[0]}, so it is no input of Linear Road",
+            f"{path} has no column {missing[0]}, so it is not an input of Linear Road",
             hint=f"it needs {', '.join(INPUT.names)}",
         )
     return schema
@@ -69,8 +69,8 @@ def recorded(
 ) -> Stream:
     """Recorded tuples as a stream: Parquet or Arrow files with the columns `schema.INPUT`, sorted by Time.
 
-    `pace_from` is a second of the simulation: what comes before is replayed as fast as it is taken. An epoch has whole
-    seconds only, since a balance is asked for after all reports of its second.
+    `pace_from` is a second of the simulation: tuples before it are replayed as fast as possible. An epoch has only
+    whole seconds, since a balance query comes after all reports of its second.
     """
     schema = check_columns(path)
     source = ab.replay(
@@ -94,9 +94,9 @@ def linear_road(
     splitters: int | None = None,
     window_bytes: int | None = None,
 ) -> list[Delivery]:
-    """All answers of Linear Road, a folder for each kind; give them to `anabranch.start`.
+    """All answers of Linear Road, with a folder for each kind; give them to `anabranch.start`.
 
-    `splitters` and `window_bytes` (p and W of parasplit) are tuned while it runs, unless given.
+    By default, `splitters` and `window_bytes` (p and W of parasplit) are tuned while the query runs.
     """
     lanes = reports.split(
         road.groups,
@@ -107,11 +107,11 @@ def linear_road(
     )
     answers = lanes.process(road, outputs=_OUTPUTS)
     balance = answers.combine("balance", by=("Time", "QID"), sums="Balance", maxima="ResultTime")
-    # Flat: a data set has the columns of its answers, and no column for epochs.
+    # Flat: a data set has only the columns of its answers, not one for the epoch.
     direct = {name: ab.FileSink(Path(output, name), flat=True) for name in _OUTPUTS if name != "balance"}
     return [answers.to(direct), balance.to(ab.FileSink(Path(output, "balance"), flat=True))]
 
 
 def answer_files(output: str | Path, kind: str, epoch: int | None = None) -> list[Path]:
-    """The files of a kind of answers, of one epoch or of all."""
+    """The files with one kind of answers, from one epoch or all."""
     return sorted(Path(output, kind).glob(f"epoch-{'*' if epoch is None else f'{epoch:06d}'}-*.parquet"))

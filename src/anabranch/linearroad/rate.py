@@ -1,20 +1,20 @@
-"""`anabranch linearroad rate`: the largest L that this machine holds.
+"""`anabranch linearroad rate`: the largest L that this machine can handle.
 
 A trial drives L expressways:
 
     seconds of the trace   0 ───────────────────────────── from ─────────── end
-                             as fast as it goes: warm-up     in real time
-                             gives the sustained rate         gives the response times
+                             as fast as possible: warm-up    in real time
+                             gives the sustained rate        gives the response times
 
-The trace is a few distinct expressways and copies of them, each with cars of its own, so L is real. Its rate rises as
-that of the benchmark, from 14 to 1,700 tuples per second and expressway, in less time; what is driven in real time is
-its end, where the rate is highest.
+The trace consists of a few distinct expressways and copies of them, each with its own cars. Its rate rises like the
+benchmark's, from 14 to 1,700 tuples per second and expressway, but in less time. Its end, where the rate is highest, is
+replayed in real time.
 
-A trial *holds* if every answer, of the warm-up too, is the one of the reference, and every answer to a tuple that came
-in real time left within its limit. Response time is counted from the second in which the tuple was due until the epoch
-with its answer was published; where a moment is not known exactly, the one that makes it longer is taken.
+A trial *holds* if every answer, including the warm-up's, equals the reference, and every answer to a tuple in real time
+was published within its limit. Response time counts from the second in which the tuple was due until the epoch with its
+answer was published. If a time is not known exactly, the one that makes the response time longer is used.
 
-The first L is a guess, each next one follows from what was measured. What every epoch of a trial did stays behind, as
+The first L is a guess; each next one follows from the measurements. The progress of every epoch of a trial is kept as
 JSON lines in `epochs-L.jsonl`.
 """
 
@@ -46,28 +46,28 @@ from anabranch.local import local_session, usable_cores
 from anabranch.types import EpochProgress
 
 SNAPSHOT_EVERY = 120
-"""Epochs, about four minutes: the state is gigabytes, and between snapshots its input is logged."""
+"""Epochs between two snapshots, about four minutes: the state is gigabytes, and in between its input is logged."""
 WARM_ROWS = 4_000_000
-"""The most tuples of an epoch."""
+"""Maximum number of tuples in an epoch."""
 FOLDER = "linear-road-rate"
-"""Of its own, in the folder for work: it is removed."""
+"""Subfolder of the working folder; it is removed at the end."""
 MARGIN = 0.85
-"""Of the sustained rate, for the next L: an epoch has a beginning and an end besides its tuples."""
+"""Share of the sustained rate to aim for with the next L: an epoch has some fixed costs."""
 FIRST_PER_CORE = 64
-"""Expressways per core of the first trial."""
+"""Expressways per core in the first trial."""
 STEP = 1.08
-"""A next L that is nearer than this to the last is not worth a trial."""
+"""The next L must differ from the last by at least this factor to be worth a trial."""
 
 
 @dataclass(frozen=True)
 class Course:
-    """What is driven: the trace, and which part of it in real time."""
+    """The trace of a trial, and which part of it is replayed in real time."""
 
     seconds: int = 900
     paced: int = 180
-    """seconds at the end that come in real time; 0: none, only the sustained rate is measured"""
+    """seconds at the end that are replayed in real time; 0: none, only the sustained rate is measured"""
     base: int = 2
-    """expressways that are different; cars come back on either"""
+    """number of distinct expressways; a car may come back on any of them"""
     seed: int = 1
     peak_rate: float = 1_700.0
     mode: Mode = Mode.PAPER
@@ -75,7 +75,8 @@ class Course:
     def __post_init__(self) -> None:
         if not 0 <= self.paced < self.seconds or self.begin % 60:
             raise InvalidArgumentError(
-                f"{self.paced} of {self.seconds} seconds in real time", hint="a part of them, beginning with a minute"
+                f"{self.paced} of {self.seconds} seconds cannot be in real time",
+                hint="give fewer seconds than the trace has, so that real time begins with a whole minute",
             )
 
     @property
@@ -86,23 +87,23 @@ class Course:
 
 @dataclass(frozen=True)
 class Trial:
-    """What a number of expressways came to."""
+    """The result of a trial with a number of expressways."""
 
     expressways: int
     tuples: int
     paced_tuples: int
     sustained: float
-    """tuples per second without a pace, by the wall, over the second half of the warm-up"""
+    """tuples per second of wall time without a pace, over the second half of the warm-up"""
     worst_response: dict[str, float]
     """seconds, by kind of answer"""
     report: Report
     cpu_microseconds: float | None
-    """of all cores, per tuple in real time"""
+    """busy time of all cores per tuple in real time"""
     epochs: int
-    """in real time"""
+    """number of epochs in real time"""
     longest_epoch: float
     profile: dict[str, float] = field(default_factory=dict)
-    """busy microseconds per tuple of the warm-up's second half, by what was done"""
+    """busy microseconds per tuple in the second half of the warm-up, by kind of work"""
 
     @property
     def late(self) -> dict[str, float]:
@@ -114,17 +115,17 @@ class Trial:
 
     @property
     def wrong(self) -> int:
-        """Differences that are no matter of time."""
+        """Differences other than late answers."""
         return self.report.differences - sum(each.late or 0 for each in self.report.by_kind.values())
 
     def as_json(self) -> dict[str, Any]:
-        """In short."""
+        """The main figures, as plain values."""
         worst = {kind: round(seconds, 2) for kind, seconds in self.worst_response.items()}
         late = self.report.differences - self.wrong
         return {"L": self.expressways, "holds": self.holds, "wrong": self.wrong, "late": late, "worst_response": worst}
 
     def describe(self) -> str:
-        """One line."""
+        """The main figures in one line."""
         worst = ", ".join(f"{kind} {seconds:.1f} s" for kind, seconds in self.worst_response.items())
         verdict = "holds" if self.holds else "does not hold"
         return (
@@ -137,7 +138,7 @@ Say = Callable[[str], None]
 
 
 class Rater:
-    """Runs trials in a folder; the base trace and its right answers are made once."""
+    """Runs trials in a folder. The base trace and its right answers are computed once."""
 
     def __init__(self, spark: SparkSession, course: Course, work: Path, say: Say) -> None:
         self._spark = spark
@@ -146,7 +147,7 @@ class Rater:
         self._say = say
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(parents=True)
-        say(f"simulating {course.base} expressways, {course.seconds} s, and answering by the reference")
+        say(f"simulating {course.base} expressways, {course.seconds} s, and computing the right answers")
         self._base = write_trace(work / "base", Traffic(course.base, course.seconds, course.seed, course.peak_rate))
         self._expected: Expected = expected_answers(
             self._base.input_files, self._base.history_file, self._base.segment_history_file, course.mode,
@@ -154,7 +155,7 @@ class Rater:
         )  # fmt: skip
 
     def search(self, first: int, trials: int) -> list[Trial]:
-        """Trials until the next L would be one that was tried, or near one."""
+        """Run trials until the next L would be close to one that was tried."""
         done: list[Trial] = []
         wanted: int | None = first
         while wanted is not None and len(done) < trials:
@@ -165,7 +166,7 @@ class Rater:
         return done
 
     def trial(self, expressways: int) -> Trial:
-        """Drive that many expressways, and judge all answers."""
+        """Run that many expressways, and check all answers."""
         copies = -(-expressways // self._course.base)
         folder = self._work / f"L{copies * self._course.base}"
         with _removed(folder):
@@ -180,7 +181,9 @@ class Rater:
         pace, start = (1.0, course.begin) if course.paced else (None, None)
         blocks = trace.folder / "blocks"
         stream = recorded(self._spark, blocks, rows_per_epoch=WARM_ROWS, pace=pace, pace_from=start)
-        self._say(f"L = {trace.expressways}: {warm:,} tuples at once, then {trace.tuples - warm:,} in real time")
+        self._say(
+            f"L = {trace.expressways}: {warm:,} tuples as fast as possible, then {trace.tuples - warm:,} in real time"
+        )
         watch = Watch(warm, trace.tuples, course.begin)
         epochs = self._work.parent / f"epochs-{trace.expressways}.jsonl"
         epochs.unlink(missing_ok=True)
@@ -202,7 +205,7 @@ class Rater:
 
 
 def next_expressways(done: list[Trial], course: Course) -> int | None:
-    """The next L: what the sustained rate promises, between those that hold and those that do not. None: enough."""
+    """The next L: what the sustained rate suggests, between those that held and those that did not; None: stop."""
     held = max((each.expressways for each in done if each.holds), default=0)
     failed = min((each.expressways for each in done if not each.holds), default=None)
     promised = int(MARGIN * done[-1].sustained / course.peak_rate)
@@ -219,7 +222,7 @@ def next_expressways(done: list[Trial], course: Course) -> int | None:
 
 
 def trial_of(watch: Watch, trace: Trace, report: Report) -> Trial:
-    """All that a trial has shown."""
+    """The result of a trial."""
     late_half = watch.warm[len(watch.warm) // 2 :]
     paced = sum(each.rows for each in watch.paced)
     rows = sum(each.rows for each in late_half)
@@ -242,7 +245,7 @@ def trial_of(watch: Watch, trace: Trace, report: Report) -> Trial:
 
 
 def profile_of(epochs: list[EpochProgress]) -> dict[str, float]:
-    """Where the time goes: busy microseconds per tuple, summed over tasks; what is not measured is the rest."""
+    """Where the time goes: busy microseconds per tuple, summed over tasks. Unmeasured work is not included."""
     rows = sum(each.rows for each in epochs) or 1
     splitters = [splitter for each in epochs for operator in each.operators for splitter in operator.splitters]
     workers = [worker for each in epochs for operator in each.operators for worker in operator.workers]
@@ -261,7 +264,7 @@ def profile_of(epochs: list[EpochProgress]) -> dict[str, float]:
 
 
 def rate_machine(course: Course, work: Path, *, first: int | None, trials: int, console: Console) -> dict[str, Any]:
-    """All of it: the trials, told as they go, and the figures."""
+    """Run the trials, report on each, and return the figures."""
     spark = local_session(shuffle_partitions=usable_cores(), app_name="anabranch linearroad rate")
     cores = usable_cores()
     with console.status("") as status:
@@ -280,7 +283,7 @@ def rate_machine(course: Course, work: Path, *, first: int | None, trials: int, 
 
 
 def table_of(found: dict[str, Any]) -> Table:
-    """The figures for people."""
+    """The figures as a table."""
     rated = f"L = {found['L']}" if found["L"] is not None else f"{found['tuples_per_second']:,} tuples/s"
     table = Table(title=f"Linear Road, mode {found['mode']}: {rated} on {found['cores']} cores", box=None)
     table.add_column()
@@ -295,7 +298,7 @@ def table_of(found: dict[str, Any]) -> Table:
 
 
 def rating(done: list[Trial], course: Course, cores: int) -> dict[str, Any]:
-    """The figures, as plain values; those of the largest L that held, or of the smallest that did not."""
+    """The figures as plain values: of the largest L that held, or of the smallest that did not."""
     held = [each for each in done if each.holds]
     best = max(held, key=lambda each: each.expressways) if held else min(done, key=lambda each: each.expressways)
     rate = best.paced_tuples / course.paced if course.paced else best.sustained
@@ -321,7 +324,7 @@ def rating(done: list[Trial], course: Course, cores: int) -> dict[str, Any]:
 
 @contextmanager
 def _removed(folder: Path) -> Iterator[None]:
-    """A trial's files are many gigabytes."""
+    """Remove the folder before and after: a trial's files are many gigabytes."""
     shutil.rmtree(folder, ignore_errors=True)
     try:
         yield

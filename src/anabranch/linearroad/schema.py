@@ -30,7 +30,7 @@ class Kind(IntEnum):
 
 
 class Mode(Enum):
-    """Whose semantics: two public validators exist, and they disagree. See `docs/linear-road.md`."""
+    """Which rules: there are two public validators, and they disagree. See `docs/linear-road.md`."""
 
     PAPER = "paper"
     FLAT_LAV = "flat-lav"
@@ -55,7 +55,7 @@ INPUT = pa.schema(
         ("Day", pa.int8()),
     ]
 )
-"""Position reports and queries; a column that a tuple has no use for is -1."""
+"""Position reports and queries. A column that does not apply to a tuple is -1."""
 
 HISTORY = pa.schema([("VID", pa.int32()), ("Day", pa.int8()), ("XWay", pa.int16()), ("Toll", pa.int16())])
 """What a car paid on an expressway on one of the last 69 days."""
@@ -81,12 +81,12 @@ ANSWERS = {
     "expenditure": "Time int, QID int, Expenditure int",
     "traveltime": "Time int, QID int, TravelTime int, Toll int",
 }
-"""The kinds of answers, in the order of their types 0 to 4, and their columns. Time is that of the tuple.
+"""The kinds of answers, in the order of their types 0 to 4, and their columns. Time is the tuple's.
 
-When an answer left (the benchmark's Emit) is not known when it is written: see `watch`."""
+When an answer is published (the benchmark's Emit) is not known when it is written: see `watch`."""
 
 LIMITS = {"toll": 5, "accident": 5, "balance": 5, "expenditure": 10, "traveltime": 30}
-"""Seconds from the delivery of a tuple to its answer."""
+"""Maximum seconds from the delivery of a tuple to its answer."""
 
 
 def answer_schema(kind: str) -> pa.Schema:

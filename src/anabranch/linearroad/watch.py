@@ -1,11 +1,11 @@
-"""When answers leave: the moments of a run in real time, epoch by epoch.
+"""When answers are published: the times of a run in real time, epoch by epoch.
 
     seconds of the input   0 ───────────────────────────── begin ────────── end
-                             as fast as it goes              in real time
+                             as fast as possible             in real time
 
-All answers of an epoch leave together, when it is published. That is after their rows were written, and it would be
-another moment if the epoch ran again, so it cannot be a column of theirs: the output folder has a file `emitted.jsonl`
-instead, with a line for each epoch in real time. A run without real time has no such file, and no response times.
+All answers of an epoch are published together, after their rows were written; and if the epoch ran again, the time
+would be another one. So the time cannot be a column of the answers. Instead, the output folder has a file
+`emitted.jsonl` with a line for each epoch in real time. A run without real time has no such file.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from pathlib import Path
 from anabranch.types import EpochProgress
 
 EMITTED = "emitted.jsonl"
-"""In the output folder: for each epoch in real time, the second of the simulation in which its answers left."""
+"""File in the output folder: for each epoch in real time, the simulated second in which its answers were published."""
 LOST = 30.0
-"""Seconds behind at which there is no hope that answers will be in time."""
+"""A run that is this many seconds behind is given up: its answers are too late."""
 STUCK = 300.0
-"""Seconds without an epoch at which there is none either."""
+"""A run without an epoch for this many seconds is given up, too."""
 
 
 class Watch:
-    """A listener that keeps what is asked later of each epoch.
+    """A listener that keeps the progress of each epoch.
 
-    `warm` tuples come before real time, which begins with second `begin`; there are `tuples` in all.
+    `warm` tuples come before real time, which begins with second `begin`; there are `tuples` in total.
     """
 
     def __init__(self, warm: int, tuples: int, begin: int) -> None:
@@ -37,12 +37,12 @@ class Watch:
         self._tuples = tuples
         self._begin = begin
         self._reached = begin
-        """seconds that were delivered"""
+        """the second up to which tuples have been delivered"""
         self._lost = False
-        self._heard = time.monotonic()
+        self._last_epoch_at = time.monotonic()
         self.rows = 0
         self.busy: list[float | None] = []
-        """of all cores of the machine, when the warm-up and when everything was over"""
+        """busy seconds of all cores, at the end of the warm-up and at the end of the run"""
         self.warm: list[EpochProgress] = []
         self.paced: list[EpochProgress] = []
 
@@ -50,9 +50,9 @@ class Watch:
         """Nothing to do yet."""
 
     def on_progress(self, progress: EpochProgress) -> None:
-        """Another epoch."""
+        """Record an epoch."""
         self.rows += progress.rows
-        self._heard = time.monotonic()
+        self._last_epoch_at = time.monotonic()
         if self.rows <= self._warm:
             self.warm.append(progress)
         elif progress.rows:
@@ -66,33 +66,33 @@ class Watch:
         """Nothing more to do."""
 
     def done(self) -> bool:
-        """Everything is answered."""
+        """Whether everything is answered."""
         return self.rows >= self._tuples
 
     def hopeless(self) -> bool:
-        """Everything is answered, or it will not be in time."""
-        return self.done() or self._lost or time.monotonic() - self._heard > STUCK
+        """Whether everything is answered, or will not be answered in time."""
+        return self.done() or self._lost or time.monotonic() - self._last_epoch_at > STUCK
 
     @property
     def published(self) -> dict[int, float]:
-        """For each epoch in real time, the second of the simulation in which its answers left."""
+        """For each epoch in real time, the simulated second in which its answers were published."""
         return {progress.epoch: self._emitted(progress) for progress in self.paced}
 
     def _emitted(self, progress: EpochProgress) -> float:
-        # The clock starts when the first epoch after the warm-up is put together, at the earliest when the last one of
-        # the warm-up ended: taking that makes responses longer than they were, never shorter.
+        # The clock starts when Spark plans the first epoch after the warm-up: at the earliest, when the last epoch of
+        # the warm-up ended. Using that time makes response times longer than they were, never shorter.
         start = self.warm[-1].started + self.warm[-1].seconds
         return self._begin + (progress.started + progress.seconds - start)
 
 
 def write_emitted(output: Path, published: Mapping[int, float]) -> None:
-    """Keep the moments beside the answers."""
+    """Write the times beside the answers."""
     lines = [json.dumps({"epoch": epoch, "second": round(second, 3)}) for epoch, second in sorted(published.items())]
     (output / EMITTED).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def read_emitted(output: Path) -> dict[int, float] | None:
-    """The moments of a run; None if it was not in real time."""
+    """The times of a run; None if it was not in real time."""
     if not (output / EMITTED).is_file():
         return None
     lines = (output / EMITTED).read_text(encoding="utf-8").splitlines()
@@ -100,7 +100,7 @@ def read_emitted(output: Path) -> dict[int, float] | None:
 
 
 def busy_seconds() -> float | None:
-    """What all cores of this machine have worked since it started, whoever made them; None where nobody says."""
+    """Busy seconds of all cores of this machine since it started; None if the system does not report them."""
     try:
         with open("/proc/stat", encoding="ascii") as file:
             user, nice, system, _, _, irq, softirq, *_ = map(int, file.readline().split()[1:])

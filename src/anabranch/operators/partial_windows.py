@@ -22,7 +22,7 @@ from anabranch.aggregates.partial_state import Evaluate, StateFold, untyped
 from anabranch.io.blocks import one_batch, unpack
 from anabranch.names import PANE, ROWS, state_name
 from anabranch.operators.pane_runs import WindowSettings, groups_of, windows_of_panes
-from anabranch.split.splitter import MARK
+from anabranch.split.splitter import REPORT_GROUP
 from anabranch.windows import PaneWindow
 from anabranch.windows.ids import Stretch
 
@@ -119,7 +119,7 @@ def _gathered(batches: Iterator[pa.RecordBatch]) -> tuple[int, pa.RecordBatch] |
     for batch in batches:
         places = (batch.column(name).to_pylist() for name in ("worker", "grp", "edge", "part", "seq"))
         for (at, group, *place), value in zip(zip(*places, strict=True), batch.column("block"), strict=True):
-            if group != MARK:
+            if group != REPORT_GROUP:
                 worker = at
                 found.append((*place, unpack(value.as_buffer())))
     if not found:

@@ -1,1 +1,1 @@
-"""The epoch runtime: durable files, the ledger of decisions, the epoch store, live state, metrics."""
+"""The epoch runtime: what runs a query started with `start()`, on the driver and on the workers."""

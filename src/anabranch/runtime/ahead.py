@@ -1,15 +1,15 @@
 """How far ahead a row may be: one row from the year 2200 must not close every window.
 
-A watermark follows the latest time of a row. So a single row with a wrong clock would complete all open windows early,
-and make every later row late. Rows beyond a *limit* are kept apart instead (`side/`), and do not move the watermark:
+The watermark follows the latest time of a row. So a single row with a wrong clock would complete all open windows early
+and make every later row late. Rows beyond a *limit* are kept aside (in `side/`) and do not move the watermark:
 
     limit = the later of the driver's clock and the latest row so far, plus `max_ahead`
 
-The clock is read once per epoch, and the limit is in the ledger: an epoch that runs again has the same one.
+The clock is read once per epoch, and the limit is in the ledger: an epoch that runs again has the same limit.
 
-**Data with a clock of its own.** Times may be simulated, and all lie in the future. With `max_ahead="auto"` that is
-found out in the first epoch of a source that brings rows: if most of them are beyond the limit, it has a clock of its
-own, and no limit from then on. That depends on the limit and the rows alone, so a replay finds the same.
+**Data with its own clock.** Times may be simulated, so that all rows lie in the future. With `max_ahead="auto"`, the
+first epoch with rows from a source decides: if most of them are beyond the limit, the source has its own clock, and no
+limit from then on. That depends only on the limit and the rows, so a replay decides the same.
 
 **An int of seconds** ends in 2038. Rows whose windows would end after that are beyond the limit, too.
 """
@@ -26,36 +26,37 @@ from anabranch.store.records import TimeLimits
 from anabranch.windows import Duration, describe, micros
 
 AUTO = "auto"
-USUAL = 86_400 * MICROS
-"""A day: a timestamp without a time zone may be up to 14 hours ahead of UTC."""
-FEWEST = 10
-"""Rows that tell whether a source has a clock of its own: one or two could all be wrong."""
+AUTO_BOUND = 86_400 * MICROS
+"""One day: a timestamp without a time zone may be up to 14 hours ahead of UTC."""
+FEWEST_ROWS = 10
+"""Fewest rows that can show that a source has its own clock: one or two rows could simply be wrong."""
 
 
 @dataclass(frozen=True)
 class MaxAhead:
-    """The bound: microseconds; `asked`: given by the user, so it holds whatever clock the data has."""
+    """The bound on how far ahead of the clock a row may be."""
 
     micros: int
     asked: bool
+    """whether the user gave it: then it also holds for data with its own clock"""
 
     @classmethod
     def of(cls, value: Duration | None) -> MaxAhead | None:
-        """From what a user may write; None: no bound."""
+        """From what the user wrote; None: no bound."""
         if value is None:
             return None
         if value == AUTO:
-            return cls(USUAL, asked=False)
+            return cls(AUTO_BOUND, asked=False)
         bound = micros(value, "max_ahead")
         if bound < 0:
             raise InvalidArgumentError(
-                f"max_ahead of {describe(bound)}: rows of this moment would be refused", hint="give zero or more"
+                f"max_ahead is {describe(bound)}: it would refuse rows with the current time", hint="give zero or more"
             )
         return cls(bound, asked=True)
 
     def describe(self) -> str:
         """For explain()."""
-        unless = "" if self.asked else ", unless the data has a clock of its own"
+        unless = "" if self.asked else ", unless the data has its own clock"
         return f"at most {describe(self.micros)} ahead of the clock{unless}"
 
 
@@ -64,7 +65,7 @@ def decided_limits(
 ) -> TimeLimits:
     """The limits of the next epoch.
 
-    `latest`: the latest time of each source so far; `own_clock`: sources that have a clock of their own.
+    `latest`: the latest time of each source so far; `own_clock`: sources that have their own clock.
     """
     if bound is None:
         return TimeLimits((None,) * len(latest))
@@ -84,5 +85,5 @@ def within_types(limits: TimeLimits, network: Network) -> list[int | None]:
 
 
 def shows_own_clock(rows: int, ahead: int) -> bool:
-    """Whether the first rows of a source show that its times are not by this clock."""
-    return rows >= FEWEST and 2 * ahead > rows
+    """Whether the first rows of a source show that it has its own clock."""
+    return rows >= FEWEST_ROWS and 2 * ahead > rows

@@ -1,4 +1,4 @@
-"""What the sources brought in an epoch: how many rows, up to which time, and how many were too far ahead."""
+"""What the sources delivered in an epoch: how many rows, their latest time, and how many were too far ahead."""
 
 from __future__ import annotations
 
@@ -12,94 +12,94 @@ from anabranch.query.origins import Source
 from anabranch.runtime.ahead import shows_own_clock
 from anabranch.runtime.inputs import EpochInputs
 from anabranch.runtime.shedding.columns import source_name
-from anabranch.runtime.shedding.counters import Seen
+from anabranch.runtime.shedding.counters import DropCounts
 from anabranch.shedding.points import DropPoint
 from anabranch.spark.columns import up_to
 from anabranch.split.report import SplitterReport
 
 
 class SourceCensus:
-    """Counts by source. Operators that read the same source see the same rows, unless a step filters."""
+    """Counts by source. Operators that read the same source read the same rows, unless a step filters them."""
 
     def __init__(self, network: Network, inputs: EpochInputs) -> None:
         self.latest: dict[int, int | None] = {}
-        """the latest time of a row"""
+        """the latest time of a row, by source"""
         self.rows: dict[int, int] = {}
         self.arrived: dict[int, float] = {}
-        """of sources whose rows are dropped: how many would have come to the operators"""
+        """rows that would have reached the operators if none had been dropped; for sources whose rows are dropped"""
         self._ahead: dict[int, int] = {}
-        """rows too far ahead, of sources that had some"""
+        """rows too far ahead, for sources that had some"""
         self._network = network
         self._inputs = inputs
 
     def add(self, step: Step, splitters: Sequence[SplitterReport]) -> None:
-        """An operator has run, and its splitters saw this."""
-        for number, each in enumerate(step.node.inputs):
-            origin = each.part.origin
+        """Add the counts of the splitters of an operator that has run."""
+        for number, input_ in enumerate(step.node.inputs):
+            origin = input_.part.origin
             if not isinstance(origin, Source):
                 continue
             i = self._network.index_of(origin)
             mine = [splitter for splitter in splitters if splitter.edge == number]
             times = [t for t in (self.latest.get(i), *(splitter.max_t for splitter in mine)) if t is not None]
             rows = sum(splitter.rows for splitter in mine)
-            seen = self._seen(step, number, origin)
-            if seen is not None:
-                times += [] if seen.latest is None else [seen.latest]
-                kept = seen.rows - seen.shed
-                # Steps let some share of the rows pass: of those that were dropped it would have been the same.
+            counts = self._drop_counts(step, number, origin)
+            if counts is not None:
+                times += [] if counts.latest is None else [counts.latest]
+                kept = counts.rows - counts.shed
+                # The steps let a share of the rows pass. Assume the same share for the dropped rows.
                 share = rows / kept if kept else 1.0
-                self.arrived[i] = max(self.arrived.get(i, 0.0), rows + seen.shed * share)
-                rows = seen.rows
-            elif not rows and each.part.steps:
+                self.arrived[i] = max(self.arrived.get(i, 0.0), rows + counts.shed * share)
+                rows = counts.rows
+            elif not rows and input_.part.steps:
                 rows, latest = self._before_steps(origin)
                 times += [] if latest is None else [latest]
             self.latest[i] = max(times, default=None)
             self.rows[i] = max(self.rows.get(i, 0), rows)
 
     def add_ahead(self, source: Source, rows: int) -> None:
-        """So many rows of a source were too far ahead, as one of its readers found."""
+        """Record that one reader of a source found this many rows too far ahead."""
         i = self._network.index_of(source)
         self._ahead[i] = max(self._ahead.get(i, 0), rows)
 
     def own_clock(self, latest: Sequence[int | None]) -> set[int]:
-        """Sources whose first rows show that their times are not by this clock. `latest`: before this epoch."""
+        """Sources whose first rows show that the data has its own clock. `latest`: before this epoch."""
         return {i for i, ahead in self._ahead.items() if latest[i] is None and shows_own_clock(self.rows[i], ahead)}
 
-    def seen_at(self, point: DropPoint) -> Seen:
-        """What came to a drop point."""
+    def drop_counts_at(self, point: DropPoint) -> DropCounts:
+        """The counts at a drop point."""
         network = self._network
         if point.kind == "source":
-            found = [self._dropped_at(s) for s in network.sources if source_name(network, s) in point.at]
+            found = [self._counts_of(s) for s in network.sources if source_name(network, s) in point.at]
         else:
             steps = [step for step in network.steps if step.name in point.at]
-            found = [seen for step in steps for seen in self._inputs.dropped_of(step)]
+            found = [counts for step in steps for counts in self._inputs.all_drop_counts(step)]
         known = [each for each in found if each is not None]
-        return Seen(sum(each.rows for each in known), sum(each.shed for each in known))
+        return DropCounts(sum(each.rows for each in known), sum(each.shed for each in known))
 
-    def _dropped_at(self, source: Source) -> Seen | None:
+    def _counts_of(self, source: Source) -> DropCounts | None:
         if source.packed is None:
-            return self._inputs.rows.seen(source)
-        # All readers of a source of blocks count its rows, and each counts the same.
+            return self._inputs.rows.drop_counts(source)
+        # All readers of a source of blocks count its rows, and all get the same counts.
         readers = (
-            self._inputs.dropped(step, number)
+            self._inputs.drop_counts(step, number)
             for step in self._network.steps
-            for number, each in enumerate(step.node.inputs)
-            if each.part.origin is source
+            for number, input_ in enumerate(step.node.inputs)
+            if input_.part.origin is source
         )
-        return next((seen for seen in readers if seen is not None), None)
+        return next((counts for counts in readers if counts is not None), None)
 
-    def _seen(self, step: Step, number: int, origin: Source) -> Seen | None:
-        """What was counted where rows of a source are dropped for an input; None if none are."""
-        at_source, seen = self._inputs.rows.seen(origin), self._inputs.dropped(step, number)
-        if seen is None:
-            return at_source
-        return seen if at_source is None else Seen(at_source.rows, at_source.shed + seen.shed, at_source.latest)
+    def _drop_counts(self, step: Step, number: int, origin: Source) -> DropCounts | None:
+        """The counts where rows of a source are dropped for an input; None if none are."""
+        at_source, at_input = self._inputs.rows.drop_counts(origin), self._inputs.drop_counts(step, number)
+        if at_source is None or at_input is None:
+            return at_source or at_input
+        return DropCounts(at_source.rows, at_source.shed + at_input.shed, at_source.latest)
 
     def _before_steps(self, origin: Source) -> tuple[int, int | None]:
-        """How many rows a source had and their latest time, where a filter let none of them through.
+        """The number and the latest time of a source's rows, if a filter let none of them through.
 
-        Within the epoch the watermark goes by what passes the steps. If nothing does, it must still move on: this
-        counts from the next epoch on.
+        Within the epoch, the watermark follows the rows that pass the steps. If none do, it must still advance: these
+        counts advance it from the next epoch on.
         """
         rows = self._inputs.rows.of(origin)
         if origin.packed is not None:

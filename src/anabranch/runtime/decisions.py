@@ -1,7 +1,7 @@
 """Whether the decision for an epoch can be carried out.
 
-Asked twice: before a decision goes into the ledger, so that none is recorded that would fail at every restart; and when
-one is read there, which another version of the library may have written, or another query with the same operators.
+This is checked twice: before a decision goes into the ledger, since a bad one would fail at every restart; and when one
+is read from it, since another release, or another query with the same operators, may have written it.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ from anabranch.store.records import DropPlan, EpochDecision, OperatorDecision, T
 
 
 def check_new(epoch: int, fault: str | None) -> None:
-    """Refuse decisions that were just made and cannot be carried out: nothing is recorded."""
+    """Refuse a new decision that cannot be carried out. Nothing is recorded."""
     if fault is not None:
         raise ControllerError(
-            f"what was decided for epoch {epoch} cannot be carried out: {fault}. Nothing was recorded",
-            hint="start it with other settings (qos=..., workers=...) from the same checkpoint, and report this error",
+            f"the decision for epoch {epoch} cannot be carried out: {fault}. Nothing was recorded",
+            hint="start again from the same checkpoint with other settings (qos=..., workers=...); if none of the "
+            "controllers are yours, report this error",
         )
 
 
 def check_recorded(epoch: int, fault: str | None) -> None:
-    """Refuse a decision of the ledger that cannot be carried out; the epoch was not completed."""
+    """Refuse a decision from the ledger that cannot be carried out. The epoch was not completed."""
     if fault is not None:
         raise unusable(epoch, fault)
 
@@ -46,27 +47,27 @@ def fault_of(
     planner_for: Callable[[DropPlan | None], DropPlanner | None],
     own: Collection[str] = (),
 ) -> str | None:
-    """What of a decision cannot be carried out, and why; None: all of it can.
+    """Which part of a decision cannot be carried out, and why; None: all of it can.
 
-    `planner_for` gives the planner of its drops; `own`: settings that the user's controllers own.
+    `planner_for` returns the planner for its drops; `own`: settings that the user's controllers own.
     """
     try:
         unknown = [name for name in decision.operators if name not in executions]
         if unknown or len(decision.operators) != len(executions):
             names = ", ".join(decision.operators)
-            return f"it is for the operators {names}, and the query has {', '.join(executions)}"
+            return f"it is for the operators {names}, but the query has {', '.join(executions)}"
         for name, execution in executions.items():
             fault = _operator_fault(execution, decision.operators[name], own)
             if fault is not None:
                 return f"{name}: {fault}"
-        strangers = [i for i in decision.idle if not 0 <= i < sources]
-        if strangers:
-            return f"source {strangers[0]} is idle, and the query has {sources}"
+        unknown_sources = [i for i in decision.idle if not 0 <= i < sources]
+        if unknown_sources:
+            return f"it has source {unknown_sources[0]} as idle, but the query has {sources} sources"
         if decision.limits is not None and not _limits_fit(decision.limits, sources):
-            return f"the limits {decision.limits.to_json()!r} of times, and the query has {sources} sources"
+            return f"its time limits {decision.limits.to_json()!r} do not fit the {sources} sources of the query"
         for name, seconds in decision.allowances.items():
             if seconds is not None and not float(seconds) > 0:
-                return f"{name}: an allowance of {seconds!r} seconds"
+                return f"{name}: an allowance of {seconds!r} seconds is not above 0"
         planner = planner_for(decision.drops)
         return None if planner is None or decision.drops is None else planner.fault(decision.drops)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -74,16 +75,16 @@ def fault_of(
 
 
 def usable(settings: Mapping[str, Any], own: Collection[str] = ()) -> dict[str, Any]:
-    """The settings of a published epoch that controllers can go on with; they decide the others as at the start."""
+    """The settings of a published epoch that controllers can continue from; they decide the others as at the start."""
     return {name: value for name, value in settings.items() if _setting_fault(name, value, own) is None}
 
 
 def _operator_fault(execution: Execution, decision: OperatorDecision, own: Collection[str]) -> str | None:
     routing = decision.routing
     if len(routing) != execution.groups:
-        return f"a routing of {len(routing)} groups, and it has {execution.groups}"
+        return f"its routing has {len(routing)} groups, but the operator has {execution.groups}"
     if not all(_whole(worker) and worker >= 0 for worker in routing):
-        return f"the routing {list(routing)}"
+        return f"the routing {list(routing)} has entries that are not worker numbers"
     faults = (_setting_fault(name, value, own) for name, value in decision.settings.items())
     return next((fault for fault in faults if fault is not None), None)
 
@@ -92,9 +93,9 @@ def _setting_fault(name: str, value: Any, own: Collection[str]) -> str | None:
     if name.startswith(WHY) or (name in own and name not in _CHECKS):
         return None
     if name not in _CHECKS:
-        return f"a setting {name!r}, which this release does not know"
+        return f"it has a setting {name!r}, which this release does not know"
     try:
-        return f"{name} = {value!r}" if _CHECKS[name](value) is False else None
+        return f"{name} = {value!r} cannot be used" if _CHECKS[name](value) is False else None
     except AnabranchError as error:
         return f"{name} = {value!r}: {error.message}"
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -115,7 +116,7 @@ def _count(value: Any) -> bool:
 
 
 def _shed(value: Any) -> bool:
-    """What an operator that counts rows is told."""
+    """Check the drop setting of an operator that numbers rows for count windows."""
     return 0 <= value["p"] <= 1 and (value["bound"] is None or value["bound"] >= 0) and _whole(value["seed"])
 
 
@@ -133,4 +134,4 @@ _CHECKS: Mapping[str, Callable[[Any], object]] = {
     SLOTS: _count,
     SHED: _shed,
 }
-"""By setting: a function that raises or returns False where a value cannot be used."""
+"""For each setting, a function that raises or returns False if a value cannot be used."""

@@ -1,10 +1,10 @@
-"""One epoch while it runs: each operator's job, one after the other, and then the publishing of all results.
+"""One epoch while it runs: the job of each operator, one after the other, and then all results are published.
 
 Epoch
   ├ inputs       what each operator reads                (`inputs`)
   ├ executions   how each operator runs                  (`execution`, the same in all epochs)
-  ├ census       what the sources brought                (`census`)
-  ├ side         rows that the query could not take      (`side_rows`)
+  ├ census       how many rows the sources delivered     (`census`)
+  ├ side         rows that the query could not use       (`side_rows`)
   └ publisher    results, until the sinks have them      (`publisher`)
 """
 
@@ -49,22 +49,22 @@ class Epoch:
         self.side = SideRows(number, context.checkpoint.side, self.inputs, self.census)
 
     def run(self) -> list[OperatorResult]:
-        """Run the jobs of all operators, each after those that it reads."""
+        """Run the jobs of all operators, each after the operators that it reads."""
         return [self._run(step) for step in self.context.network.steps]
 
     def own_clock(self) -> set[int]:
-        """Sources whose first rows show that their times are not by this clock; after all operators have run."""
+        """Sources whose first rows show that the data has its own clock. Known after all operators have run."""
         return self.census.own_clock(self.state.latest)
 
     def publish(self, results: Sequence[OperatorResult]) -> list[OperatorResult]:
-        """All operators have run: make the results visible. The results, with the seconds that their sinks took."""
+        """Publish the results of all operators. Returns the results with the seconds that the sinks took."""
         return [
             replace(result, progress=replace(result.progress, publish_seconds=self.publisher.publish(step)))
             for step, result in zip(self.context.network.steps, results, strict=True)
         ]
 
     def close(self) -> None:
-        """Remove what only this epoch needed."""
+        """Remove files and caches that only this epoch needed."""
         self.inputs.rows.close()
         self.publisher.close(self.context.network.steps)
 
@@ -75,7 +75,7 @@ class Epoch:
         return replace(result, progress=replace(result.progress, seconds=time.perf_counter() - began))
 
     def _delivered(self, step: Step, result: OperatorResult) -> int | None:
-        """The watermark of what an operator has delivered by now."""
+        """The watermark up to which an operator has delivered everything."""
         state = self.state.operators[step.name]
         if not result.waiting and not state.waiting:
             return result.watermark

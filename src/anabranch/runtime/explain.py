@@ -1,7 +1,7 @@
 """What a running query does, in words and numbers: `EpochQuery.explain()`.
 
-Three layers, each only as far as it is known: the network as it was written; the settings in force, each with the
-reason of its last change; and, once a split has been measured, the cost model of splitting with those costs.
+It has three parts, each as far as it is known: the network as it was written; the current settings, each with the
+reason for its last change; and, once a split has been measured, the cost model of splitting with the measured costs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from anabranch.runtime.shedding.session import SheddingSession
 
 
 class Running(Protocol):
-    """What is explained: an `EpochRunner`."""
+    """The parts of an `EpochRunner` that are explained."""
 
     @property
     def context(self) -> Context: ...
@@ -56,14 +56,16 @@ def _query(settings: Settings, progress: EpochProgress | None) -> list[str]:
         bounds.append(f"windows {order}, from epoch to epoch too")
     bound = settings.max_ahead
     idle = (
-        "holds the watermark back indefinitely" if settings.idle is None else f"is left out after {settings.idle:g} s"
+        "holds the watermark back indefinitely"
+        if settings.idle is None
+        else f"stops holding the watermark back after {settings.idle:g} s"
     )
     lines = [
-        f"trigger     {settings.trigger or 'epoch follows epoch'}",
+        f"trigger     {settings.trigger or 'none: each epoch starts when the last one ends'}",
         f"bounds      {', '.join(bounds) or 'none'}",
-        f"state       a snapshot every {settings.snapshot_every} epochs, and the input since",
-        f"sources     one that is silent {idle}",
-        f"ahead       rows may be {'as far ahead as they like' if bound is None else bound.describe()}",
+        f"state       a snapshot every {settings.snapshot_every} epochs, plus the input since then",
+        f"sources     an idle source {idle}",
+        f"ahead       rows may be {'any time ahead of the clock' if bound is None else bound.describe()}",
     ]
     if progress is None:
         return [*lines, "measured    nothing yet: no epoch has ended"]
@@ -91,18 +93,18 @@ def _operator(
 def _settings(operator: str, decisions: Mapping[str, Any], history: Sequence[EpochProgress]) -> list[str]:
     lines = []
     for name, value in decisions.items():
-        # The memory of controllers is of no use to a reader.
+        # What controllers remember is of no use to a reader.
         if name in (SEARCH, HEAVY, PLACING, MEMORY) or name.startswith("why:"):
             continue
         shown = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
         if name == ROUTING:
-            shown = "the worker of each group, as the ledger has it"
+            shown = "the worker of each group, recorded in the ledger"
         lines.append(f"setting     {name} = {shown}{_why(operator, name, history)}")
     return lines
 
 
 def _why(operator: str, setting: str, history: Sequence[EpochProgress]) -> str:
-    """The reason of the last change; the decisions of an epoch have those of that epoch only."""
+    """The reason for the last change, from the epoch in which it was made."""
     for epoch in reversed(history):
         measured = epoch.operator(operator)
         reason = measured.decisions.get(f"why:{setting}") if measured is not None else None

@@ -1,10 +1,10 @@
-"""The groups of a worker: their live state, found or rebuilt, and their operators.
+"""The groups of a worker: their live state, reused or rebuilt, and their operators.
 
-Durable state of a group is a snapshot every few epochs and the input blocks since; or the blocks alone, of an operator
-whose state *is* the input that its windows still hold (a join: `JoinOperator.horizon`). Live state is a folder on the
-local disk, stamped with the epoch whose end it shows. If the stamp is not the one wanted (another host had the group, a
-task died, an epoch runs again), or the files are not what was stamped, the state is rebuilt. So a group moves by a new
-entry in the routing table: its new worker finds no state, or an old one, and rebuilds it.
+A group's durable state is a snapshot every few epochs, plus the input blocks since then. For an operator whose state
+*is* the input that its windows still hold (a join: `JoinOperator.horizon`), it is the blocks alone. Live state is a
+folder on the local disk, stamped with the epoch after which it was saved. If the stamp is not the expected one (another
+host had the group, a task died, an epoch runs again), or the files do not match the stamp, the state is rebuilt. So a
+group moves by a new entry in the routing table: its new worker finds no state, or an old one, and rebuilds it.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ Blocks = Sequence[tuple[int, pa.RecordBatch]]
 """(port, block) of one group in one epoch"""
 
 _cache: OrderedDict[OwnFolder, tuple[str, LiveState, Operator]] = OrderedDict()
-"""Open states and operators of this process, by folder: the next epoch need not open them again."""
+"""Open states and operators of this process, by folder, so that the next epoch need not open them again."""
 
 MOST_OPEN = 1_024
-"""Groups that a process keeps open: those of ended queries must not pile up in a worker that lives long."""
+"""How many groups a process keeps open: groups of ended queries must not pile up in a long-lived worker."""
 
 
 class Groups:
@@ -42,34 +42,34 @@ class Groups:
     def __init__(self, task: EpochTask) -> None:
         self.task = task
         self.rebuilt: Counter[str] = Counter()
-        """groups whose state was restored, by the reason"""
+        """how many groups were rebuilt, by reason"""
         if cleanup.mark_used(task.live):
-            _let_go_of_removed()
+            _close_removed()
         self._records: dict[int, tuple[OperatorDecision, OperatorOutcome]] = {}
 
     def folder(self, group: int) -> OwnFolder:
-        """Where the live state of a group is."""
+        """The folder of a group's live state."""
         return self.task.live.sub(self.task.node, f"{group:05d}")
 
     def reached(self, group: int) -> int:
-        """The epoch that the group was last run in: the one before this, unless its turn comes more seldom."""
+        """The epoch in which the group last ran: the previous one, unless the groups take turns."""
         return self.task.behind[group][0] if group in self.task.behind else self.task.epoch - 1
 
     def token(self, group: int) -> str:
-        """What the stamp of the group's state says of this epoch: the decision's token, and whose state it is."""
+        """The token for the stamp of the group's state: the decision's token, with the operator and the group."""
         return self._bound(self.task.token, group) or ""
 
     def _bound(self, token: str | None, group: int) -> str | None:
-        """A folder that came to the place of another group's must not be taken for its own."""
+        """The token with the operator and the group, so that a folder moved from another group is not accepted."""
         return f"{token} {self.task.node}/{group}" if token else None
 
     def repairs(self, group: int) -> Iterator[SetBack]:
-        """Repairs that the group has not heard of. One without rows until now has heard of none."""
+        """Repairs that the group has not applied yet. A group without rows so far has applied none."""
         reached = self.reached(group) if group in self.task.active else -1
         return (repair for repair in self.task.set_back if repair.due(reached, self.task.epoch))
 
     def open(self, group: int) -> tuple[LiveState, Operator]:
-        """The group's state at the end of the epoch that it was last run in, and its operator."""
+        """The group's state after the epoch in which it last ran, and its operator."""
         task, reached, key = self.task, self.reached(group), self.folder(group)
         token = self._bound(task.tokens.get(reached), group)
         cached = _cache.pop(key, None)
@@ -93,13 +93,13 @@ class Groups:
         return state, operator
 
     def waiting(self, group: int) -> Iterator[Blocks]:
-        """The blocks of the epochs in which it was not the group's turn, oldest first."""
+        """The blocks of the epochs in which the group did not run, oldest first."""
         if group in self.task.active:
             for epoch in range(self.reached(group) + 1, self.task.epoch):
                 yield self._logged(group, epoch)
 
     def _restore(self, group: int, state: LiveState, reached: int) -> Operator:
-        """Load the last snapshot, if there are any, and fold in the blocks since."""
+        """Load the last snapshot, if there is one, and fold in the blocks since then."""
         task, operator = self.task, self._instance(group)
         why = "no usable live state on this host" if state.stamp() is None else "live state of another epoch"
         state.clear()
@@ -129,19 +129,19 @@ class Groups:
             pass
 
     def _logged(self, group: int, epoch: int) -> Blocks:
-        """What the log has of the group in an epoch, whichever worker had it then."""
+        """The group's blocks in the log of an epoch, whichever worker had the group then."""
         decision, outcome = self._record(epoch)
         if group not in outcome.block_groups:
             return ()
         return self.task.store.read_blocks(epoch, decision.routing[group], group)
 
     def _record(self, epoch: int) -> tuple[OperatorDecision, OperatorOutcome]:
-        """What was decided for the operator in an earlier epoch, and what came out."""
+        """The operator's decision and outcome in an earlier epoch."""
         if epoch not in self._records:
             decision, outcome = self.task.ledger.decision(epoch), self.task.ledger.outcome(epoch)
             if decision is None or outcome is None:
                 raise StateError(
-                    f"the ledger has lost epoch {epoch}, which is needed to restore the state of {self.task.node}",
+                    f"epoch {epoch} is missing from the ledger, and restoring the state of {self.task.node} needs it",
                     hint="restore the checkpoint folder from a copy, or start with a new one",
                 )
             self._records[epoch] = decision.operators[self.task.node], outcome.operators[self.task.node]
@@ -151,7 +151,7 @@ class Groups:
         made = self.task.factory()
         if not isinstance(made, Operator):
             raise OperatorError(
-                f"the factory of {self.task.node} made {type(made).__name__}, which is not an Operator",
+                f"the factory of {self.task.node} returned {type(made).__name__}, which is not an Operator",
                 hint="derive your class from anabranch.Operator",
             )
         made.group = group
@@ -159,8 +159,8 @@ class Groups:
         return made
 
 
-def _let_go_of_removed() -> None:
-    """Files that were deleted take up room as long as a process has them mapped."""
+def _close_removed() -> None:
+    """Close states whose folders were removed: deleted files take up room as long as a process has them mapped."""
     for folder, (_, state, _) in list(_cache.items()):
         if not state.exists():
             _cache.pop(folder)
@@ -170,9 +170,9 @@ def _let_go_of_removed() -> None:
 def fold(
     operator: Operator, blocks: Iterable[tuple[int, pa.RecordBatch]], watermark: int | None, *, again: bool = False
 ) -> Iterator[Emitted]:
-    """An epoch of one group; `again`: one that was run before, so nobody wants its output.
+    """Run an epoch of one group. `again`: the epoch ran before, so its output is not needed.
 
-    `process` and `on_watermark` may be generators, or return what can be iterated.
+    `process` and `on_watermark` may be generators, or return an iterable.
     """
     try:
         for port, block in blocks:
@@ -187,5 +187,5 @@ def fold(
     except Exception as error:
         raise OperatorError(
             f"{type(operator).__name__} failed in group {operator.group}: {type(error).__name__}: {error}",
-            hint="fix the operator and start again from the same checkpoint: nothing of this epoch was published",
+            hint="fix the operator and start again from the same checkpoint: no result of this epoch was published",
         ) from error

@@ -32,11 +32,11 @@ from anabranch.spark.worker_python import worker_python_error
 from anabranch.text import amount
 
 RECENT = 100
-"""Epochs that `recentProgress` remembers."""
+"""How many epochs `recentProgress` keeps."""
 _USUAL = 20
-"""Epochs that say how long one usually takes."""
+"""How many recent epochs give the usual duration of an epoch."""
 _LOST = (Py4JError, OSError)
-"""What a call of Spark raises when its Java has ended."""
+"""What a call to Spark raises after its Java process has ended."""
 
 
 class EpochQuery:
@@ -45,7 +45,7 @@ class EpochQuery:
     def __init__(self, runner: EpochRunner, name: str | None, listeners: Sequence[Listener]) -> None:
         self._runner = runner
         self._name = name
-        # The log first: a listener that fails writes there too, after what it failed at.
+        # The log comes first: if a listener fails, the log then has the event before the failure.
         log = QueryLog(name, str(runner.context.checkpoint.folder), runner.state.last, runner.settings.describe())
         self._listeners: tuple[Listener, ...] = (log, *listeners)
         self._progress: deque[EpochProgress] = deque(maxlen=RECENT)
@@ -56,12 +56,12 @@ class EpochQuery:
         self._busy = threading.Lock()  # held while an epoch runs
         self._began: float | None = None  # when that epoch began
         self._stopping = False
-        self._refused = False  # an epoch came while stopping: Spark sees a failure, which is none
-        self._ending = threading.RLock()  # held while listeners hear of the end: it may be asked for by several threads
+        self._refused = False  # an epoch came while stopping: Spark reports a failure, but there is none
+        self._ending = threading.RLock()  # held while listeners are told of the end: several threads may ask for it
         self._terminated = False
         self._failed: AnabranchError | StreamingQueryException | None = None  # what made it end
 
-    # Called by `foreachBatch`, in a thread of Spark's.
+    # Called by `foreachBatch`, in one of Spark's threads.
     def _epoch(self, batch: DataFrame, epoch: int) -> None:
         self._ready.wait()
         with self._busy:
@@ -85,7 +85,7 @@ class EpochQuery:
                 notify(self._listeners, "on_progress", named)
 
     def _writer(self, trigger: str | None) -> DataStreamWriter:
-        """Spark's query, ready to start."""
+        """Build Spark's query, ready to start."""
         checkpoint = self._runner.context.checkpoint
         writer = self._runner.frame.writeStream.foreachBatch(self._epoch)
         writer = writer.option("checkpointLocation", checkpoint.spark)
@@ -99,7 +99,7 @@ class EpochQuery:
         self._watch = Watch(
             query,
             in_epoch=lambda: self._began is not None,
-            saw_nothing=self._runner.arrivals.saw_nothing,
+            no_rows=self._runner.arrivals.no_rows,
             ended=self._ended,
         )
         self._ready.set()
@@ -122,12 +122,12 @@ class EpochQuery:
 
     @property
     def id(self) -> str:
-        """Of the checkpoint: the same after a restart."""
+        """The checkpoint's id. It stays the same after a restart."""
         return self._runner.context.checkpoint.query
 
     @property
     def runId(self) -> str:
-        """Of this run."""
+        """The id of this run. A restart gets a new one."""
         return str(self.spark_query.runId)
 
     @property
@@ -144,22 +144,22 @@ class EpochQuery:
 
     @property
     def status(self) -> dict[str, Any]:
-        """What the query does now, as Spark says it."""
+        """What the query is doing now, as Spark reports it."""
         return dict(self.spark_query.status)
 
     @property
     def lastProgress(self) -> EpochProgress | None:
-        """The last epoch; None before the first."""
+        """The progress of the last epoch; None before the first."""
         return self._progress[-1] if self._progress else None
 
     @property
     def recentProgress(self) -> list[EpochProgress]:
-        """The last epochs, oldest first."""
+        """The progress of the last epochs, oldest first."""
         return list(self._progress)
 
     @property
     def health(self) -> Health:
-        """Idle, running, stalled, failed or stopped, and why (`anabranch.observe.health`)."""
+        """Whether the query is idle, running, stalled, failed or stopped, and why (see `anabranch.observe.health`)."""
         began, watch = self._began, self._watch
         now, last = time.monotonic(), self.lastProgress
         seconds = [epoch.seconds for epoch in self.recentProgress[-_USUAL:]]
@@ -168,9 +168,9 @@ class EpochQuery:
                 epoch=self._runner.state.last if last is None else last.epoch,
                 running=None if began is None else now - began,
                 usual=median(seconds) if seconds else None,
-                busy=0.0 if watch is None else now - watch.seen.quiet_at,
-                busy_with="" if watch is None else watch.seen.message,
-                idle=watch is not None and watch.seen.idle,
+                busy=0.0 if watch is None else now - watch.status.quiet_at,
+                busy_with="" if watch is None else watch.status.message,
+                idle=watch is not None and watch.status.idle,
                 ended=self._terminated,
                 error=None if self._failed is None else cause_of(self._failed),
             )
@@ -188,7 +188,7 @@ class EpochQuery:
         return self._failed
 
     def awaitTermination(self, timeout: float | None = None) -> bool:
-        """Wait until the query ends; raises what made it fail. With a timeout in seconds, say whether it has ended."""
+        """Wait until the query ends, or for `timeout` seconds. Return whether it ended; raise its error."""
         try:
             if timeout is None:
                 self.spark_query.awaitTermination()
@@ -202,7 +202,7 @@ class EpochQuery:
             self._raise(failed)
         except _LOST as lost:
             self._ended(lost)
-            if self._failed is None:  # it had ended before
+            if self._failed is None:  # it had already ended without an error
                 return True
             raise self._failed from lost
         if ended:
@@ -210,7 +210,7 @@ class EpochQuery:
         return ended
 
     def processAllAvailable(self) -> None:
-        """Wait until all rows that are there now have been processed; for tests."""
+        """Wait until all rows available now have been processed. Meant for tests."""
         try:
             self.spark_query.processAllAvailable()
         except StreamingQueryException as failed:
@@ -222,26 +222,26 @@ class EpochQuery:
                 raise self._failed from lost
 
     def stop(self) -> None:
-        """End the query, after the epoch that runs now."""
+        """Stop the query after the current epoch."""
         self._stopping = True
-        # Spark would interrupt a running epoch. Nothing would be lost, it would run again; but it would be work for
-        # nothing. Spark's stop() in turn waits for the next epoch's call, so the lock must be free by then.
+        # Spark would interrupt a running epoch. It would run again after a restart, but its work would be wasted.
+        # Spark's stop() waits for a call of the next epoch to return, so the lock must be free by then.
         with self._busy:
             pass
         try:
             self.spark_query.stop()
             self._ended(self.spark_query.exception())
-        except _LOST as lost:  # and so the query has ended
+        except _LOST as lost:  # so the query has ended
             self._ended(lost)
 
     def explain(self) -> str:
-        """The network, the settings in force and, once measured, what splitting costs."""
+        """The network, the current settings and, once measured, what splitting costs."""
         from anabranch.runtime.explain import explain_running
 
         return explain_running(self._runner, self.lastProgress)
 
     def _backlog(self) -> int | None:
-        """Rows that wait at the sources, as far as these say it; of the epoch before, which is what Spark knows now."""
+        """Rows waiting at the sources that report them. The number is from the previous epoch, the last Spark knows."""
         progress = self.spark_query.lastProgress
         if progress is None:
             return None
@@ -249,7 +249,7 @@ class EpochQuery:
         return sum(each for each in known if each is not None) if any(each is not None for each in known) else None
 
     def _ours(self, failed: StreamingQueryException) -> AnabranchError | None:
-        """Our error behind Spark's. Those of sources come past `_epoch`, as text."""
+        """Our error behind Spark's. An error of a source does not pass through `_epoch`: it arrives as text."""
         return self._error or _unwrapped(failed) or disk_error(failed, self._runner.context.checkpoint.spark)
 
     def _raise(self, failed: StreamingQueryException) -> NoReturn:
@@ -259,20 +259,20 @@ class EpochQuery:
         raise ours from failed
 
     def _ended(self, failed: Exception | None) -> None:
-        """The query has ended: by itself, by `stop`, or by this error."""
+        """The query has ended: on its own, by `stop`, or with this error."""
         if failed is None or self._refused:
             self._terminate(None)
         elif isinstance(failed, StreamingQueryException):
             self._terminate(self._ours(failed) or failed)
         else:
             lost = AnabranchError(
-                f"the connection to Spark is lost, so the query runs no more: {cause_of(failed)}",
-                hint="start it again with the same checkpoint: no result is lost or comes twice",
+                f"the connection to Spark is lost, so the query has ended: {cause_of(failed)}",
+                hint="start it again with the same checkpoint: no result is lost or delivered twice",
             )
             self._terminate(self._error or lost)
 
     def _terminate(self, error: AnabranchError | StreamingQueryException | None) -> None:
-        """All that is done at the end, once. A second caller returns when it is done."""
+        """End the query, once. A second caller waits until the first is done."""
         with self._ending:
             if self._terminated:
                 return
@@ -290,25 +290,25 @@ def _waiting(source: Any) -> int | None:
     return None
 
 
-_TOLD = re.compile(r"anabranch\.errors\.(\w+): ((?:(?!anabranch\.errors\.\w+: ).)*?)\n  hint: ([^\n]*)", re.DOTALL)
-"""One of our errors at the end of a Python traceback, as `AnabranchError` writes itself."""
+_OUR_ERROR = re.compile(r"anabranch\.errors\.(\w+): ((?:(?!anabranch\.errors\.\w+: ).)*?)\n  hint: ([^\n]*)", re.DOTALL)
+"""One of our errors at the end of a Python traceback, as `AnabranchError` prints itself."""
 
 
 def _unwrapped(error: BaseException) -> AnabranchError | None:
-    """Our own error inside Spark's: the driver's as it is; a task's, which arrives as text, made again of that text."""
-    seen: BaseException | None = error
-    told: AnabranchError | None = None
-    while seen is not None:
-        if isinstance(seen, AnabranchError):
-            return seen
-        told = told or _told(str(seen)) or worker_python_error(str(seen))
-        seen = seen.__cause__ or seen.__context__
-    return told
+    """Our own error inside Spark's: the driver's as it is; a task's, which arrives as text, rebuilt from that text."""
+    current: BaseException | None = error
+    rebuilt: AnabranchError | None = None
+    while current is not None:
+        if isinstance(current, AnabranchError):
+            return current
+        rebuilt = rebuilt or _error_in(str(current)) or worker_python_error(str(current))
+        current = current.__cause__ or current.__context__
+    return rebuilt
 
 
-def _told(text: str) -> AnabranchError | None:
+def _error_in(text: str) -> AnabranchError | None:
     """The error that a traceback ends with: the last one in it, since causes come first."""
-    found = list(_TOLD.finditer(text))
+    found = list(_OUR_ERROR.finditer(text))
     if not found:
         return None
     name, message, hint = found[-1].groups()
@@ -319,9 +319,9 @@ def _told(text: str) -> AnabranchError | None:
 
 
 def cause_of(error: BaseException) -> str:
-    """Why, in one line: of ours the message and the hint; of Spark's page of stack traces the line that says most."""
+    """The cause in one line: our message and hint, or the most useful line of Spark's stack traces."""
     if isinstance(error, AnabranchError):
         return " ".join(f"{error.message} ({error.hint})".split())
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if "Error: " in line or "Exception: " in line]
-    return (told or lines or [type(error).__name__])[-1]
+    named = [line for line in lines if "Error: " in line or "Exception: " in line]
+    return (named or lines or [type(error).__name__])[-1]

@@ -1,4 +1,4 @@
-"""A start that fails leaves no folders behind."""
+"""Remove the folders that a failed start has made."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def local_path(folder: Folder) -> Path | None:
 
 
 class NewFolders:
-    """Remembers which folders were not there, so that they can be taken away again.
+    """Remembers which folders did not exist, so that they can be removed again.
 
-    Of `own` folders with all that is in them; of `shared` ones only if they are empty: others may write there.
+    `own` folders are removed with their contents; `shared` ones only if they are empty, since others may write there.
     """
 
     def __init__(self, own: Iterable[Path], shared: Iterable[Path]) -> None:
@@ -29,8 +29,8 @@ class NewFolders:
         self._deepest_first = sorted(new, key=lambda path: len(path.parts), reverse=True)
 
     @contextlib.contextmanager
-    def gone_if_it_fails(self) -> Iterator[None]:
-        """What is done inside makes the folders; if it fails, they are gone again."""
+    def removed_on_failure(self) -> Iterator[None]:
+        """Remove the new folders if the code inside fails."""
         try:
             yield
         except BaseException:

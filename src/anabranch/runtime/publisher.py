@@ -1,4 +1,4 @@
-"""The results of one epoch: written aside by the operators, made visible by the sinks when all operators have run."""
+"""The results of one epoch: the operators stage them, and the sinks publish them when all operators have run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from anabranch.store.checkpoint import Checkpoint
 
 
 class Publisher:
-    """Keeps the results of an epoch until they are published."""
+    """Holds the results of an epoch until they are published."""
 
     def __init__(self, epoch: int, checkpoint: Checkpoint, session: SparkSession) -> None:
         self._epoch = epoch
@@ -29,7 +29,7 @@ class Publisher:
         self._staged: dict[tuple[int, str], Published] = {}
 
     def targets(self, step: Step, schemas: Mapping[str, pa.Schema]) -> dict[str, Target]:
-        """Where an operator writes its outputs; empty folders."""
+        """Where an operator writes its outputs: empty folders."""
         return {name: self._target(step, name, schemas[name]) for name in step.node.outputs}
 
     def _target(self, step: Step, name: str, schema: pa.Schema) -> Target:
@@ -42,7 +42,7 @@ class Publisher:
         return Target(folder, schema, kept)
 
     def stage(self, step: Step, name: str, target: Target, written: Sequence[Written]) -> None:
-        """An operator has written an output."""
+        """Record that an operator has written an output."""
         files = tuple(sorted(file for each in written for file in each.files))
         rows = sum(each.rows for each in written)
         self._staged[id(step.node), name] = Published(
@@ -50,16 +50,16 @@ class Publisher:
         )
 
     def staged(self, node: Node, name: str) -> Published:
-        """What an operator wrote of an output."""
+        """What an operator wrote to an output."""
         return self._staged[id(node), name]
 
     def frame(self, origin: Output) -> DataFrame:
-        """The same as a DataFrame, for operators that read it."""
+        """An output as a DataFrame, for operators that read it."""
         staged = self.staged(origin.node, origin.name)
         return read_files(self._session, staged.folder, staged.files, staged.schema)
 
     def publish(self, step: Step) -> float:
-        """Give an operator's outputs to its sinks; the seconds that they took."""
+        """Give an operator's outputs to its sinks. Returns the seconds that this took."""
         began = time.perf_counter()
         for name, sink in step.sinks.items():
             self._publish(step, name, sink)
@@ -73,12 +73,12 @@ class Publisher:
         except Exception as error:  # a sink is the user's code, and may raise anything
             cause = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
             raise OperatorError(
-                f"the {type(sink).__name__} of {step.name} did not take epoch {self._epoch}: {cause}",
-                hint="fix the cause and start the query again from the same checkpoint: it then gets the whole epoch",
+                f"the {type(sink).__name__} of {step.name} failed to publish epoch {self._epoch}: {cause}",
+                hint="fix the cause and start again from the same checkpoint: the sink then gets the whole epoch",
             ) from error
 
     def close(self, steps: Sequence[Step]) -> None:
-        """Remove what only this epoch needed."""
+        """Remove files that only this epoch needed."""
         for step in steps:
             for name in step.node.outputs:
                 self._flow(step, name).remove()

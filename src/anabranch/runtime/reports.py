@@ -1,6 +1,6 @@
-"""What the tasks of an operator's job tell the driver: one JSON text per task, in a column of its own.
+"""What the tasks of an operator's job report to the driver: one JSON text per task, in a separate column.
 
-WorkerReport     a worker: what it did with its groups, and what the splitters saw
+WorkerReport     a worker: what it did with its groups, and the reports of the splitters
 WriterReport     a task that wrote results
 SideReport       a task that kept rows aside: how many, by reason
 """
@@ -20,7 +20,7 @@ from anabranch.observe.progress import WorkerMeasure
 from anabranch.split.report import SplitterReport
 
 VERSION = 1
-"""Driver and workers may run different releases for a moment: a report of another version is an error, not a guess."""
+"""Version of the reports. During an upgrade, driver and workers may run different releases; that is an error."""
 
 
 @dataclass(frozen=True)
@@ -31,19 +31,19 @@ class WorkerReport:
     measured: WorkerMeasure
     watermark: int | None
     active: frozenset[int]
-    """groups that it ran, or that wait for their turn"""
+    """groups that it ran, and groups that wait for their turn"""
     block_groups: frozenset[int]
-    """groups that the log of this epoch has rows of"""
+    """groups with rows in the log of this epoch"""
     waiting: Mapping[int, int] = field(default_factory=dict)
     """rows of this epoch that wait for their turn, by group"""
     snapshots: Mapping[int, int] = field(default_factory=dict)
-    """groups that it made a snapshot of, and the epoch"""
+    """the epoch of the snapshot, for each group that has a new one"""
     outputs: Mapping[str, Written] = field(default_factory=dict)
-    """what it wrote; empty where Spark goes on with its results"""
+    """what it wrote; empty if Spark processes its results further"""
     metrics: Mapping[str, int] = field(default_factory=dict)
-    """what the operators counted themselves"""
+    """the operators' own metrics"""
     splitters: tuple[SplitterReport, ...] = ()
-    """from the first worker only: all workers got the same"""
+    """only from the first worker, since all workers get the same reports"""
 
     @property
     def worker(self) -> int:
@@ -116,14 +116,17 @@ _KINDS: dict[str, type[WorkerReport] | type[WriterReport] | type[SideReport]] = 
 
 
 def to_text(report: Report) -> str:
-    """A report as it travels."""
+    """A report as JSON text."""
     return json.dumps({"version": VERSION, "kind": report.kind, **report.to_json()})
 
 
 def from_text(text: str) -> Report:
     known = json.loads(text)
     if known["version"] != VERSION:
-        raise ValueError(f"a worker sent a report of version {known['version']}, and the driver reads {VERSION}")
+        raise ValueError(
+            f"a worker sent a report of version {known['version']}, but the driver reads version {VERSION}: use the "
+            "same release of anabranch on the driver and all workers"
+        )
     return _KINDS[known["kind"]].from_json(known)
 
 
@@ -132,7 +135,7 @@ class JobReports:
     """What all tasks of a job reported."""
 
     workers: tuple[WorkerReport, ...]
-    """by number; of a task that ran twice the last counts"""
+    """by number; if a task ran twice, its last report counts"""
     written: tuple[Written, ...]
     reasons: Mapping[str, int]
 
@@ -152,9 +155,9 @@ class JobReports:
 
     @property
     def splitters(self) -> tuple[SplitterReport, ...]:
-        return tuple(each for worker in self.workers for each in worker.splitters)
+        return tuple(report for worker in self.workers for report in worker.splitters)
 
 
 def run_job(result: DataFrame) -> JobReports:
-    """Run the job, and read what its tasks say."""
+    """Run the job and read the reports of its tasks."""
     return JobReports.of(from_text(row[0]) for row in result.collect())

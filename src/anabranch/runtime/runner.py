@@ -1,11 +1,11 @@
 """The epoch loop: what the driver does with a micro-batch.
 
     decide ──▶ ledger: decision N ──▶ each operator's job ──▶ ledger: N is published now ──▶ publish
-                                                         forget what is old ◀── ledger: N is done ◀──┘
+                                                           remove old files ◀── ledger: N is done ◀──┘
 
-Whatever can change a result is decided before the epoch runs and written down. If it runs again after a crash, the
-decision is read and not made again; state is as it was after N-1; the sinks know what they have. So a second run gives
-what the first would have.
+Everything that can change a result is decided and written down before the epoch runs. If it runs again after a crash,
+the decision is read and not made again, the state is as it was after epoch N-1, and the sinks know what they already
+have. So a second run gives the same results.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ from anabranch.store.live import cleanup
 from anabranch.store.records import EpochDecision, EpochOutcome, OperatorDecision, OperatorOutcome, TimeLimits
 
 KEPT_EPOCHS = 100
-"""Ledger entries that are kept beyond those that a restore needs: a record of what was decided."""
+"""How many ledger entries are kept even if no restore needs them, as a record of the decisions."""
 FORGET_EVERY = 5
-"""Epochs between two cleanings of the store."""
+"""How many epochs lie between two cleanups of the store."""
 
 
 class EpochRunner:
-    """Runs one epoch after the other; given to `foreachBatch`."""
+    """Runs one epoch after the other, for `foreachBatch`."""
 
     def __init__(
         self,
@@ -76,11 +76,11 @@ class EpochRunner:
         self.state = DriverState.of(network, self.context.ledger)
         self.history: list[EpochProgress] = []
         self._unneeded: dict[str, tuple[int, dict[int, int]]] = {}
-        """for each operator, blocks and snapshots that no restore needed at the last cleaning"""
+        """for each operator, the blocks and snapshots that no restore needed at the last cleanup"""
         self.arrivals = Arrivals(settings.trigger_seconds)
         self.shedding = SheddingSession(self.context, self.state)
         self.backlog: Callable[[], int | None] = lambda: None
-        """rows that wait at the sources, as far as these say it"""
+        """rows waiting at the sources that report them"""
 
     @property
     def network(self) -> Network:
@@ -96,23 +96,23 @@ class EpochRunner:
         return self._rows.frame
 
     def run(self, batch: DataFrame, epoch: int) -> EpochProgress | None:
-        """Run an epoch; None if it was done already, and only Spark does not know."""
+        """Run an epoch. Returns None if it was already done, but Spark had not recorded that."""
         context, last = self.context, self.state.last
         if last is not None and epoch == last:
             return None
         if epoch != (0 if last is None else last + 1):
             raise CheckpointError(
-                f"Spark begins with epoch {epoch}, but the ledger's last is {last}: offsets and state do not "
-                "belong together, and rows would be lost or counted twice",
-                hint="look at it with `anabranch repair CHECKPOINT`, which can go back to the last complete epoch; or "
-                "restore the whole folder from one copy",
+                f"Spark starts with epoch {epoch}, but the last epoch in the ledger is {last}: offsets and state do "
+                "not belong together, and rows would be lost or counted twice",
+                hint="run `anabranch repair CHECKPOINT`, which can go back to the last complete epoch; or restore the "
+                "whole folder from one copy",
             )
         started, clock = time.time(), time.perf_counter()
-        # Spark runs a stream in a session of its own, a copy: this does not touch the user's. Planning anew after every
-        # exchange takes longer than a small epoch's work, and it would let the number of tasks depend on sizes.
+        # Spark runs a stream in a copy of the session, so this does not touch the user's. Adaptive planning after every
+        # exchange takes longer than the work of a small epoch, and makes the number of tasks depend on sizes.
         batch.sparkSession.conf.set("spark.sql.adaptive.enabled", "false")
-        # A task whose output was lost runs again, and gives each worker the same rows (`spark.order`). But the seconds
-        # in its report differ, and Spark would end the job: by its checksums the output is another one.
+        # A task whose output was lost runs again and gives each worker the same rows (`spark.order`). But the seconds
+        # in its report differ, so Spark's checksums differ too, and Spark would end the job.
         batch.sparkSession.conf.set("spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch", "false")
         recorded = context.ledger.decision(epoch)
         decision = self._decide() if recorded is None else recorded
@@ -130,7 +130,7 @@ class EpochRunner:
         try:
             results = run.run()
             if limits.auto and (own_clock := run.own_clock()):
-                # Nothing was published yet, and an epoch may always run again.
+                # Nothing has been published yet, so the epoch can run again.
                 run.close()
                 run.side.remove()
                 self.state.own_clock |= own_clock
@@ -174,13 +174,13 @@ class EpochRunner:
         return Epoch(self.context, self.state, epoch, decision, rows, drops)
 
     def close(self, *, finished: bool) -> None:
-        """The query has ended. `finished`: by itself, with nothing left to do, so nobody needs its live state."""
+        """Clean up after the query has ended. `finished`: it has processed everything, so live state is not needed."""
         if finished and self.settings.trigger == AVAILABLE_NOW:
             cleanup.remove(self.settings.live)
         self._lock.release()
 
     def _decide(self) -> EpochDecision:
-        """Decide the next epoch."""
+        """Make the decision for the next epoch."""
         settings, state = self.context.settings, self.state
         drops = self.shedding.plan(self.history)
         operators: dict[str, OperatorDecision] = {}
@@ -208,27 +208,29 @@ class EpochRunner:
     def _settings_of(self, execution: Execution) -> dict[str, Any]:
         """What an operator's controllers decide."""
         name, state = execution.step.name, self.state.operators[execution.step.name]
-        controllers = controllers_for(name, execution.controllers(state.remembered(name)), self.settings.controllers)
+        controllers = controllers_for(
+            name, execution.controllers(state.last_key_counts(name)), self.settings.controllers
+        )
         before = usable(state.settings, self.settings.own_settings)
         current = {key: value for key, value in {**execution.fixed, **before}.items() if key != SHED}
         if not any(isinstance(each, KeyPlacement) for each in controllers):
-            # The settings of a run that had a policy; this one leaves keys alone.
+            # These settings are from a run that had a key policy; this run has none.
             current = {key: value for key, value in current.items() if key not in PLACEMENT}
         return decide_all(controllers, self.history, current)
 
     def _places(self) -> dict[str, Mapping[str, Any]]:
-        """Who may have results of an epoch that is decided."""
+        """Where the sinks are that may have results of the epoch."""
         return {f"{step.name}.{name}": sink.place for step in self.network.steps for name, sink in step.sinks.items()}
 
     def _done(self, run: Epoch, results: Sequence[OperatorResult], shed: ShedOutcome) -> None:
-        """An epoch was published: note where the query stands now, here and in the ledger."""
+        """After an epoch was published: update the driver's state and write it to the ledger."""
         state, epoch = self.state, run.number
         for i, latest in run.census.latest.items():
             known = [t for t in (state.latest[i], latest) if t is not None]
             state.latest[i] = max(known, default=None)
         for i, rows in run.census.rows.items():
             if rows:
-                state.heard[i] = time.monotonic()
+                state.last_row_at[i] = time.monotonic()
         operators: dict[str, OperatorOutcome] = {}
         for step, result in zip(self.context.network.steps, results, strict=True):
             execution, operator = self.context.executions[step.name], state.operators[step.name]
@@ -238,11 +240,11 @@ class EpochRunner:
             ran = set(result.active) - result.waiting.keys()
             operator.wait(epoch, ran, result.waiting, result.watermark)
             if execution.logged:
-                # Groups that wait have not joined their rows yet: these may need partners that are past by now.
+                # Groups that wait have not joined their rows yet, so they may still need older partners.
                 delivered = operator.delivered
                 operator.forget_log(epoch, result.latest, None if delivered is None else execution.horizon(delivered))
             operator.settings = run.decision.operators[step.name].settings
-            operator.remember(epoch, result.progress)
+            operator.remember_key_counts(epoch, result.progress)
             operators[step.name] = operator.record(result.block_groups)
         outcome = EpochOutcome(tuple(state.latest), operators, frozenset(state.own_clock), shed.counts)
         self.context.ledger.write_outcome(epoch, outcome)
@@ -251,9 +253,9 @@ class EpochRunner:
         state.forget_tokens()
 
     def _forget(self, epoch: int) -> None:
-        """Remove blocks, snapshots and ledger entries that no restore needed at the last cleaning.
+        """Remove blocks, snapshots and ledger entries that no restore needed at the last cleanup.
 
-        Not those that none needs now: after a repair the query may begin again a few epochs earlier.
+        Those that became unneeded since then stay: after a repair, the query may start again a few epochs earlier.
         """
         if epoch % FORGET_EVERY != FORGET_EVERY - 1:
             return
@@ -265,7 +267,7 @@ class EpochRunner:
             logged = self.context.executions[name].logged
             unneeded = (state.since or 0) - 1 if logged else min(state.snapshots.get(g, -1) for g in state.active)
             self._unneeded[name] = unneeded, dict(state.snapshots)
-            # Twice as many as come in until the next time: what piled up goes bit by bit, and no epoch waits long.
+            # Remove up to twice as many files as come in between cleanups, so that no epoch waits long for a backlog.
             some = -(-len(state.active) // self.settings.snapshot_every)
             most = 2 * FORGET_EVERY * (self.settings.most_workers + some)
             self.context.stores[name].forget(through, snapshots, most)
@@ -273,13 +275,13 @@ class EpochRunner:
         self.context.ledger.forget(min(needed, epoch - KEPT_EPOCHS))
 
     def _latency(self, started: float) -> float | None:
-        """Seconds that the oldest row of an epoch which ends now has taken; None where it may have come before."""
+        """Seconds since the oldest row of the epoch arrived; None in the first epoch, where that is unknown."""
         if not self.history:
             return None
         return time.time() - self.arrivals.oldest(self.history[-1].started, started)
 
     def _event_latency(self) -> float | None:
-        """Seconds behind the clock; None for data that is not from now, such as a replay's."""
+        """Seconds that event time is behind the clock; None for data from another time, such as a replay's."""
         known = [latest for latest in self.state.latest if latest is not None]
         if not known:
             return None

@@ -1,4 +1,4 @@
-"""How a query runs: what `start` was told, checked and in one form."""
+"""How a query runs: the arguments of `start`, checked and in one form."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from anabranch.text import with_noun
 from anabranch.windows import describe
 
 MEMORY_SHARE = 0.75
-"""of a machine's memory, that live state may take unless told"""
+"""The share of a machine's memory that live state may take by default."""
 
 GROUPS_PER_WORKER = 4
-"""that a worker has at least where groups move between workers: one that has a single group could not give any away"""
+"""Least groups per worker where groups move between workers: a worker with a single group has none to give away."""
 
 
 @dataclass(frozen=True)
@@ -31,25 +31,25 @@ class Settings:
     trigger: str | None
     """as `trigger_of` returns it"""
     workers: int | None
-    """as asked; None: as many as the cluster has slots"""
+    """as the user gave it; None: as many as the cluster has slots"""
     snapshot_every: int
     idle: float | None
     live: OwnFolder
-    """of this query"""
+    """the query's folder for live state"""
     memory_limit: int | None = None
     """bytes of live state that a worker may hold"""
     report: Sink | None = None
-    """takes the list of dropped windows"""
+    """the sink for the list of dropped windows"""
     max_ahead: MaxAhead | None = None
-    """how far ahead a row may be; None: any"""
+    """how far ahead of the clock a row may be; None: no bound"""
     slots: int = 1
-    """tasks that the cluster runs at once"""
+    """how many tasks the cluster runs at once"""
     controllers: tuple[Controller, ...] = ()
-    """controllers of the user's own"""
+    """the user's own controllers"""
 
     @property
     def most_workers(self) -> int:
-        """The workers of an operator with any number of groups."""
+        """How many workers an operator has if its groups do not limit them."""
         return self.slots if self.workers is None else self.workers
 
     @property
@@ -58,7 +58,7 @@ class Settings:
         return frozenset(name for controller in self.controllers for name in controller.settings)
 
     def workers_of(self, groups: int, *, moving: bool = False) -> int:
-        """The workers of an operator with so many groups; `moving`: the load is balanced by moving groups."""
+        """How many workers an operator with this many groups has; `moving`: load is balanced by moving groups."""
         most = groups // GROUPS_PER_WORKER if moving and self.workers is None else groups
         return max(1, min(self.most_workers, most))
 
@@ -67,7 +67,7 @@ class Settings:
         return trigger_seconds(self.trigger)
 
     def describe(self) -> str:
-        """In a line, for the log: what the user said, and not what holds anyway."""
+        """One line for the log: the main settings, and the others only where the user changed them."""
         trigger = "no trigger" if self.trigger is None else f"trigger {self.trigger}"
         found = [trigger, with_noun(self.most_workers, "worker")]
         found.append(f"a snapshot every {with_noun(self.snapshot_every, 'epoch')}")
@@ -79,7 +79,7 @@ class Settings:
 
 
 def most_memory(session: SparkSession, workers: int) -> int | None:
-    """What the live state of a worker may take of the machine's memory; None where the system does not tell."""
+    """How many bytes a worker's live state may take by default; None if the system does not report its memory."""
     try:
         all_of_it = MEMORY_SHARE * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError, AttributeError):

@@ -1,4 +1,4 @@
-"""Rows that a query cannot take: late, without a time, or too far ahead. Each is kept, with the reason."""
+"""Rows that a query cannot use: late, without a time, or too far ahead. Each is kept, with the reason."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class SideRows:
         self._census = census
 
     def keep(self, step: Step, splitters: Sequence[SplitterReport]) -> int:
-        """Keep the rows that an operator could not take; returns how many were too far ahead.
+        """Keep the rows that an operator could not use. Returns how many were too far ahead.
 
-        There are seldom any, so they have a job of their own.
+        Such rows are rare, so they get a separate job.
         """
         too_far = 0
-        for number, each in enumerate(step.node.inputs):
+        for number, input_ in enumerate(step.node.inputs):
             if not any(splitter.late + splitter.bad for splitter in splitters if splitter.edge == number):
                 continue
             feed = self._inputs.feed(step, number)
@@ -48,18 +48,18 @@ class SideRows:
             ahead = None if feed.limit is None else f"ahead: the latest time allowed was {moment(feed.limit)}"
             outside = rows.withColumn(REASON, self._reason(step, number, feed, ahead))
             outside = outside.where(F.col(REASON).isNotNull())
-            # Straight to where they stay: an epoch that runs again writes the same files again.
+            # Written straight to the final folder: an epoch that runs again writes the same files again.
             folder = self._folder.sub(f"{step.name}-{number}", f"epoch={self._epoch}")
             folder.create()
             kept = run_job(side_job(outside, REASON, Target(folder, arrow_schema(outside.schema)))).reasons
-            if ahead is not None and isinstance(each.part.origin, Source):
+            if ahead is not None and isinstance(input_.part.origin, Source):
                 found = kept.get(ahead, 0)
                 too_far += found
-                self._census.add_ahead(each.part.origin, found)
+                self._census.add_ahead(input_.part.origin, found)
         return too_far
 
     def _reason(self, step: Step, number: int, feed: Feed, ahead: str | None) -> Column:
-        """Why a row cannot be taken; null for one that can."""
+        """Why a row cannot be used; null for one that can."""
         time, query = step.node.inputs[number].time, step.node.aggregate
         t = time.micros()
         reason = F.when(t.isNull(), F.lit(f"null time in column {time.name}"))
@@ -74,6 +74,6 @@ class SideRows:
         return reason
 
     def remove(self) -> None:
-        """Remove the rows of this epoch: it runs again, and takes some of them."""
+        """Remove the rows of this epoch, which runs again and can use some of them."""
         for name in self._folder.folders():
             self._folder.sub(name, f"epoch={self._epoch}").remove()

@@ -1,4 +1,4 @@
-"""Several sources in one Spark query: a union in which every row says where it comes from."""
+"""Several sources in one Spark query: a union in which every row has the number of its source."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from anabranch.names import SOURCE as _TAG
 from anabranch.names import source_row_name
 from anabranch.query.graph import Network
 from anabranch.query.origins import Source
-from anabranch.runtime.shedding.counters import Counted, Seen
+from anabranch.runtime.shedding.counters import DropCounter, DropCounts
 from anabranch.spark.columns import up_to
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class SourceRows:
-    """The stream of all sources, and the rows of each in a micro-batch of it."""
+    """The stream of all sources, and the rows of each source in a micro-batch."""
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self.sources = tuple(sources)
@@ -36,34 +36,34 @@ class SourceRows:
             return self.sources[0].frame
         tagged = [self._tagged(i) for i in range(len(self.sources))]
         whole = tagged[0]
-        for each in tagged[1:]:
-            whole = whole.unionAll(each)
+        for rows in tagged[1:]:
+            whole = whole.unionAll(rows)
         return whole
 
     def _tagged(self, number: int) -> DataFrame:
         """The rows of a source, in a column of its own; the columns of the others are null."""
         columns = [
-            (F.struct("*") if i == number else F.lit(None).cast(each.frame.schema)).alias(source_row_name(i))
-            for i, each in enumerate(self.sources)
+            (F.struct("*") if i == number else F.lit(None).cast(source.frame.schema)).alias(source_row_name(i))
+            for i, source in enumerate(self.sources)
         ]
         return self.sources[number].frame.select(F.lit(number).alias(_TAG), *columns)
 
     def of(
         self, batch: DataFrame, network: Network, limits: Sequence[int | None], drops: EpochDrops | None = None
     ) -> BatchRows:
-        """The rows of a micro-batch, without those that are dropped for all who read them.
+        """The rows of a micro-batch, without those that are dropped for all readers.
 
-        `limits`: of each source the latest time that a row may have.
+        `limits`: for each source, the latest time that a row may have.
         """
         passes = 0
         for step in network.steps:
-            reads = [each for each in step.node.inputs if isinstance(each.part.origin, Source)]
+            reads = [input_ for input_ in step.node.inputs if isinstance(input_.part.origin, Source)]
             passes += 1 if step.node.read_in_one_pass else len(reads)
         return BatchRows(self.sources, batch, limits, keep=passes > 1, drops=drops)
 
 
 class BatchRows:
-    """The rows of a micro-batch, by source. Kept in memory if there is more than one pass over them."""
+    """The rows of a micro-batch, by source. They are cached if there is more than one pass over them."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class BatchRows:
         self._sources = sources
         self._kept = keep
         self._drops = drops
-        self._counted: dict[int, Counted] = {}
+        self._counters: dict[int, DropCounter] = {}
         self._frames: dict[int, DataFrame] = {}
         if len(sources) == 1:
             batch = self._without_dropped(0, batch)
@@ -94,18 +94,18 @@ class BatchRows:
             )
         return self._frames[i]
 
-    def seen(self, source: Source) -> Seen | None:
-        """How many rows came and were dropped; None if none of this source are. After a job that read them."""
-        counted = self._counted.get(self.number_of(source))
-        return None if counted is None else counted.seen
+    def drop_counts(self, source: Source) -> DropCounts | None:
+        """The counts where rows of a source are dropped; None if none are. Known after a job has read them."""
+        counter = self._counters.get(self.number_of(source))
+        return None if counter is None else counter.counts
 
     def _without_dropped(self, i: int, rows: DataFrame) -> DataFrame:
         source = self._sources[i]
         gone = None if self._drops is None or source.packed is not None else self._drops.of_source(source)
         if gone is None:
             return rows
-        self._counted[i] = Counted()
-        return self._counted[i].over(rows, up_to(source.time.micros(), self.limits[i]), gone)
+        self._counters[i] = DropCounter()
+        return self._counters[i].over(rows, up_to(source.time.micros(), self.limits[i]), gone)
 
     def limit_of(self, source: Source) -> int | None:
         """The latest time that a row of the source may have."""
@@ -113,11 +113,11 @@ class BatchRows:
 
     @property
     def tagged(self) -> DataFrame:
-        """The rows of all sources, of which there are several."""
+        """The rows of all sources, with their tags. Only for a query with several sources."""
         return self._batch
 
     def number_of(self, source: Source) -> int:
-        return next(i for i, each in enumerate(self._sources) if each is source)
+        return next(i for i, known in enumerate(self._sources) if known is source)
 
     def close(self) -> None:
         if self._kept:
@@ -126,10 +126,10 @@ class BatchRows:
 
 @dataclass(frozen=True)
 class BySource:
-    """A task over tagged rows: those of each source go to the function for it; other sources are not for this operator.
+    """A task over tagged rows: passes the rows of each source to its function; this operator reads no other sources.
 
-    A task nearly always has the rows of one source: a union has the tasks of one input after those of the other. Spark
-    may put both into one where all rows are in one partition anyway; then what is not the first source's waits.
+    A task nearly always has rows of one source only, since the tasks of a union's inputs are separate. Spark may still
+    put several sources into one task if all rows are in one partition. Then rows of the later sources wait.
     """
 
     functions: Mapping[int, Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]]
@@ -141,14 +141,14 @@ class BySource:
             return
         others: dict[int, list[pa.RecordBatch]] = defaultdict(list)
 
-        def of_the_first() -> Iterator[pa.RecordBatch]:
+        def of_first() -> Iterator[pa.RecordBatch]:
             for tag, rows in chain([first], found):
                 if tag == first[0]:
                     yield rows
                 else:
                     others[tag].append(rows)
 
-        yield from self.functions[first[0]](of_the_first())
+        yield from self.functions[first[0]](of_first())
         for tag, rows in sorted(others.items()):
             yield from self.functions[tag](iter(rows))
 

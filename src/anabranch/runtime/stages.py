@@ -1,10 +1,10 @@
-"""The stages of an operator's Spark job that several kinds of operators share.
+"""The stages of a Spark job that several kinds of operators share.
 
     rows or blocks ▶ splitter ▶ exchange ▶ worker ▶ writer
     `packed_rows`              `at_workers`        `Writer`
 
-One job per operator: its last stage has the effects (state, files), so no effect runs twice except after a failure,
-when it gives the same again. The job returns reports (`runtime.reports`); the rows themselves stay on the workers.
+Each operator is one job. Only its last stage writes state and files, so nothing is written twice except after a
+failure, and then the result is the same. The job returns reports (`runtime.reports`); rows stay on the workers.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from anabranch.split.splitter import PACKED_SCHEMA, WINDOW_BYTES, Splitter
 from anabranch.store.records import OperatorDecision
 
 TREE_ABOVE = 64
-"""Splitters above which physical windows reach them over two exchanges: a tree of routers."""
+"""With more splitters than this, physical windows reach them over two exchanges: a tree of routers."""
 
 WORKER = "worker"
 
@@ -57,20 +57,20 @@ REPORTS = StructType([StructField(REPORT, StringType())])
 
 @dataclass(frozen=True)
 class Feed:
-    """The rows of an input in this epoch. `packed`: they are blocks, and nothing has been done to them yet."""
+    """The rows of an input in this epoch. `packed`: they are still blocks, as the source delivered them."""
 
     rows: DataFrame
     packed: Packed | None
     watermark: int | None
-    """rows behind it are late"""
+    """rows before it are late"""
     limit: int | None = None
     """rows after it are too far ahead"""
     source: Source | None = None
-    """where they come from; None: from another operator, which wrote them to files"""
+    """where the rows come from; None: another operator, which wrote them to files"""
 
     @property
     def order_may_change(self) -> bool:
-        """Whether a task that runs again may get the rows in another order."""
+        """Whether a retried task may get the rows in another order."""
         return self.source is not None and self.source.order_may_change
 
 
@@ -87,7 +87,7 @@ class Decided:
 
     @classmethod
     def of(cls, decision: OperatorDecision, *, moves_windows: bool) -> Decided:
-        """As the ledger has it. `moves_windows`: physical windows travel to splitters of their own."""
+        """Read it from the ledger's record. `moves_windows`: physical windows go to separate splitter tasks."""
         settings, label = decision.settings, decision.settings.get("partition")
         return cls(
             tuple(decision.routing),
@@ -107,7 +107,7 @@ class Decided:
 
 
 def packed_rows(node: ProcessNode | JoinNode, edge: int, feed: Feed, decided: Decided) -> DataFrame:
-    """Rows or blocks, split into a block per group."""
+    """Rows or blocks, split into one block per group."""
     routing, time = node.routing, node.inputs[edge].time.name
     rows, reader = feed.rows, reader_of(feed.packed)
     if feed.packed is not None and not routing.by_function:
@@ -146,13 +146,13 @@ def reader_of(packed: Packed | None) -> Reader:
 
 
 def _routed(rows: DataFrame, node: ProcessNode | JoinNode, groups: int) -> tuple[DataFrame, ColumnRoute]:
-    """The rows with their group, and perhaps whether they go to all, as columns."""
+    """The rows with their group as a column and, if the query broadcasts rows, a column that says which."""
     routing = node.routing
     if routing.keys:
         return rows.withColumn(GROUP, group_of([quoted(k) for k in routing.keys], groups)), ColumnRoute(GROUP)
     assert not callable(routing.route) or isinstance(routing.route, Column)
     to = F.lit(None) if routing.route is None else routing.route
-    # As a bigint: without ANSI mode a cast to int would wrap a number that is too large to some other group.
+    # A bigint: without ANSI mode, a cast to int would wrap a large number around to another group.
     rows = rows.withColumn(GROUP, to.cast("bigint"))
     if routing.broadcast is None:
         return rows, ColumnRoute(GROUP)
@@ -161,18 +161,18 @@ def _routed(rows: DataFrame, node: ProcessNode | JoinNode, groups: int) -> tuple
 
 
 def _to_splitters(rows: DataFrame, reader: Reader, decided: Decided) -> tuple[DataFrame, Reader]:
-    """Physical windows to p splitters, uniformly at random (the window router). Rows are packed first."""
+    """Send physical windows to p splitters, uniformly at random (the window router). Rows are packed first."""
     if isinstance(reader, RowReader):
         rows, reader = map_in_arrow(rows, _Pack(decided.bytes), _BLOCKS), BlockReader(BLOCK)
     p = decided.splitters
     assert p is not None
-    # A hash for the dice: random with respect to the data, and the same when the epoch runs again.
+    # A hash instead of a random number: it is the same when the epoch runs again.
     dice = F.xxhash64(*(quoted(name) for name in rows.columns))
     if p > TREE_ABOVE:
         branches = math.isqrt(p - 1) + 1
         rows = rows.repartitionById(branches, F.pmod(dice, F.lit(branches)).cast("int"))
     spread = rows.repartitionById(p, F.pmod(F.shiftrightunsigned(dice, 16), F.lit(p)).cast("int"))
-    # An exchange over machines delivers in any order; a splitter numbers its windows, so that must be the same again.
+    # An exchange delivers in any order. A splitter numbers its windows, so they must come in a fixed order.
     return spread.sortWithinPartitions(dice), reader
 
 
@@ -188,7 +188,7 @@ class _Pack:
 
 
 def group_of(keys: Sequence[Column], groups: int) -> Column:
-    """The partition-group of a key. Spark's xxhash64 is the same in all sessions and releases; null is a key too."""
+    """The partition-group of a key. Spark's xxhash64 is the same in all sessions and releases. Null counts as a key."""
     if not keys or groups == 1:
         return F.lit(0)
     return F.pmod(F.xxhash64(*keys), F.lit(groups).cast("bigint")).cast("int")
@@ -198,12 +198,12 @@ def group_of(keys: Sequence[Column], groups: int) -> Column:
 
 
 def at_workers(packed: DataFrame, task: EpochTask, returns: StructType) -> DataFrame:
-    """Packed blocks to the workers of their groups, which run the operator."""
+    """Send packed blocks to the workers of their groups, which run the operator."""
     return map_in_arrow(packed.repartitionById(max(task.routing) + 1, WORKER), task, returns)
 
 
 def side_job(rows: DataFrame, reason: str, target: Target) -> DataFrame:
-    """Keep rows that the query could not take; reports how many, by the column `reason`."""
+    """Keep rows that the query could not use. The job reports how many, by the column `reason`."""
     return map_in_arrow(rows, _SideWriter(target, reason), REPORTS)
 
 
@@ -216,7 +216,7 @@ def union(parts: Sequence[DataFrame]) -> DataFrame:
 
 @dataclass(frozen=True)
 class _SideWriter:
-    """Writes the rows of a task, and says how many have which reason."""
+    """Writes the rows of a task and reports how many there are of each reason."""
 
     target: Target
     reason: str
@@ -230,7 +230,7 @@ class _SideWriter:
 
 @dataclass(frozen=True)
 class Writer:
-    """Writes the rows of a task, passes reports on, and adds its own."""
+    """Writes the rows of a task, passes on the workers' reports and adds its own."""
 
     target: Target
     disorder: int | None
@@ -253,7 +253,7 @@ class Writer:
 
 
 def report_rows(texts: Sequence[str]) -> pa.RecordBatch:
-    """Reports as a task yields them."""
+    """Reports as the record batch that a task yields."""
     return pa.RecordBatch.from_arrays([pa.array(texts, pa.string())], names=[REPORT])
 
 
@@ -263,7 +263,7 @@ def _task_number() -> int:
 
 
 def in_order(batches: Sequence[pa.RecordBatch], window: str, k: int) -> list[pa.RecordBatch]:
-    """The results with disorder at most k: as they came if that is within the bound, else sorted by window."""
+    """The results with disorder at most k: unchanged if they are within the bound, else sorted by window."""
     known = [batch for batch in batches if batch.num_rows]
     if not known:
         return []
@@ -277,16 +277,16 @@ def in_order(batches: Sequence[pa.RecordBatch], window: str, k: int) -> list[pa.
 
 
 def displacement(order: np.ndarray[Any, np.dtype[np.int64]]) -> int:
-    """How far apart two results leave that leave out of order, at most: 0 for results in order.
+    """The largest distance between two results that are out of order; 0 for results in order.
 
-    `order[i]` is the place of the result that should leave as the i-th. A result leaves too early if one that
-    should leave before it stands behind it.
+    `order[i]` is the position of the result that should come i-th. A result comes too early if one that should come
+    before it is behind it.
     """
     if not len(order):
         return 0
     place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))  # the rank of the result at each place
-    # For each place the last place behind it with a lower rank: the lowest rank seen from the end tells.
+    place[order] = np.arange(len(order))  # the rank of the result at each position
+    # For each position, find the last position behind it with a lower rank, from the running minimum from the end.
     lowest = np.minimum.accumulate(place[::-1])[::-1]
     early = np.flatnonzero(place > lowest)
     if not len(early):

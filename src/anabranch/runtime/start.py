@@ -70,7 +70,7 @@ def start(
         snapshot_every: how many epochs lie between two snapshots of a group. In between, only its input is logged.
         idle: how long a source may have no rows before it stops holding the watermark back. By default an idle source
             holds the watermark back indefinitely.
-        listeners: objects that hear of every epoch: `JsonLines`, `Prometheus`, or your own.
+        listeners: objects that are called after every epoch: `JsonLines`, `Prometheus`, or your own.
         controllers: controllers of your own (see `anabranch.controllers`). One that owns a setting replaces the
             built-in controller of that setting.
         name: the query's name, also in Spark's own status.
@@ -84,12 +84,12 @@ def start(
             folder keeps the same rows in `side/drops`.
         max_ahead: how far a row may be ahead of the clock, or of the latest row so far. A row beyond that does not move
             the watermark; the checkpoint folder keeps it in `side`, with the reason. "auto" means one day, unless the
-            first rows show that the data has a clock of its own. None means no bound.
+            first rows show that the data has its own clock. None means no bound.
     """
-    for each in deliveries:
-        if not isinstance(each, Delivery):
+    for delivery in deliveries:
+        if not isinstance(delivery, Delivery):
             raise InvalidArgumentError(
-                f"{each!r} is not a result with a sink", hint="write ab.start(query.to(sink), checkpoint=...)"
+                f"{delivery!r} is not a result with a sink", hint="write ab.start(query.to(sink), checkpoint=...)"
             )
     if not deliveries:
         raise InvalidArgumentError(
@@ -97,7 +97,7 @@ def start(
         )
     if name is not None and not (isinstance(name, str) and name):
         raise InvalidArgumentError(
-            f"name={name!r} is not a name for a query", hint='write name="busy-cells", or leave it out'
+            f"name={name!r} is not a query name", hint='write name="busy-cells", or leave it out'
         )
     for listener in listeners:
         if not isinstance(listener, Listener):
@@ -106,19 +106,21 @@ def start(
                 hint="a listener has the methods on_started, on_progress and on_terminated, as ab.JsonLines(...) has",
             )
     if not isinstance(snapshot_every, int) or snapshot_every < 1:
-        raise InvalidArgumentError(f"snapshot_every={snapshot_every!r}", hint="a number of epochs, at least 1")
+        raise InvalidArgumentError(
+            f"snapshot_every={snapshot_every!r} is not a number of epochs", hint="give an int of at least 1"
+        )
     network = arrange(deliveries)
     when = trigger_of(trigger)
     check_options(deliveries, network, qos or QoS(), when)
     session = network.sources[0].frame.sparkSession
     if is_remote(session):
         raise StreamingError(
-            "start() on a Spark Connect session: the epoch runtime needs a driver in this process",
+            "start() does not work on a Spark Connect session: the epoch runtime needs a driver in this process",
             hint='use to_df(), or a classic session: SparkSession.builder.master("spark://host:7077"), or local[*]',
         )
     _check_controllers(controllers, network)
     if workers is not None and workers < 1:
-        raise InvalidArgumentError(f"workers={workers!r}", hint="at least 1")
+        raise InvalidArgumentError(f"workers={workers!r} is too small", hint="give at least 1")
     slots = slots_of(session)
     limit = most_memory(session, workers or slots) if memory_limit is None else byte_count(memory_limit, "memory_limit")
     idle_seconds = None if idle is None else micros(idle, "idle") / 1e6
@@ -130,7 +132,7 @@ def start(
     both = [own] if store is None or "://" in str(checkpoint) else [own, Folder.at(checkpoint)]
     with CheckpointLock(name, *both) as lock:
         unique = open_checkpoint(own, network.fingerprint, network.describe())
-        with new.gone_if_it_fails():
+        with new.removed_on_failure():
             folder = OwnFolder(None if live is None else str(Path(live).absolute()), (unique,))
             settings = Settings(
                 qos or QoS(),
@@ -156,7 +158,7 @@ def start(
 
 @called_as('ab.drop_plan(query.to(sink), qos=ab.QoS(max_latency="10 s", max_gap=5))')
 def drop_plan(*deliveries: Delivery, qos: QoS, trigger: Trigger | None = None) -> str:
-    """Where `start` with this QoS could drop windows, how, and why not elsewhere. Runs nothing."""
+    """Say where `start` with this QoS could drop windows, how, and why not elsewhere. Runs nothing."""
     network = arrange(deliveries)
     when = trigger_of(trigger)
     check_options(deliveries, network, qos, when)
@@ -166,16 +168,16 @@ def drop_plan(*deliveries: Delivery, qos: QoS, trigger: Trigger | None = None) -
 
 def _check_controllers(controllers: Sequence[Controller], network: Network) -> None:
     names = [step.name for step in network.steps]
-    for each in controllers:
-        if not isinstance(each, Controller):
+    for controller in controllers:
+        if not isinstance(controller, Controller):
             raise InvalidArgumentError(
-                f"{each!r} is not a controller",
+                f"{controller!r} is not a controller",
                 hint="a controller has name, operator, settings and decide(history, current); see docs/controllers.md",
             )
-        if each.operator not in names:
+        if controller.operator not in names:
             raise InvalidArgumentError(
-                f"the controller {each.name!r} decides about {each.operator!r}, and the query has no such operator: it "
-                "would decide nothing",
+                f"the controller {controller.name!r} is for {controller.operator!r}, but the query has no such "
+                "operator: it would decide nothing",
                 hint=f"the operators are {', '.join(names)}",
             )
 
@@ -186,7 +188,7 @@ def _spark_folder(checkpoint: str | Path) -> str:
 
 
 def _checkpoint_paths(own: Folder, checkpoint: str | Path) -> list[Path]:
-    """The local folders that only this query uses: of the store, and of Spark's part."""
+    """The local folders that only this query uses: the store, and Spark's part of the checkpoint."""
     spark = _spark_folder(checkpoint)
     paths = [local_path(own), None if "://" in spark else Path(spark).parent]
     return [path for path in paths if path is not None]

@@ -1,6 +1,6 @@
-"""A thread that watches Spark's query: tells at once that it ended, and sees when it waits.
+"""A thread that watches Spark's query: it reports the end at once, and notices when the query waits.
 
-Spark ends a query in a thread of its own, and says so only to those who ask. Nobody may ask for hours, so this does.
+Spark ends a query in a thread of its own, and says so only when asked. A user may not ask for hours, so this does.
 """
 
 from __future__ import annotations
@@ -12,64 +12,66 @@ from dataclasses import dataclass
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-LOOK = 0.2
-"""Seconds between two looks at what Spark does. Its end is heard of at once."""
+POLL_SECONDS = 0.2
+"""Seconds between two checks of what Spark is doing. The end of the query is noticed at once."""
 _WAITING = "Waiting"
-"""Spark's message begins so between two looks at its sources, and between two triggers; not while it starts up."""
+"""Spark's status message starts with this between two polls of its sources, and between two triggers."""
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What the last looks showed."""
+class WatchStatus:
+    """What the last checks of Spark's query showed."""
 
     quiet_at: float
-    """when Spark last waited for rows or the next trigger, by the monotonic clock"""
+    """when Spark last waited for rows or for the next trigger, by the monotonic clock"""
     idle: bool = False
-    """its last look at the sources had found nothing"""
+    """whether its last poll of the sources found nothing"""
     message: str = ""
+    """Spark's own status message"""
 
 
 class Watch:
-    """Looks at Spark's query until it ends."""
+    """Checks Spark's query until it ends."""
 
     def __init__(
         self,
         query: StreamingQuery,
         *,
         in_epoch: Callable[[], bool],
-        saw_nothing: Callable[[float], None],
+        no_rows: Callable[[float], None],
         ended: Callable[[Exception | None], None],
     ) -> None:
-        self.seen = Seen(time.monotonic())
+        self.status = WatchStatus(time.monotonic())
         self._query = query
         self._in_epoch = in_epoch
-        self._saw_nothing = saw_nothing
+        self._no_rows = no_rows
         self._ended = ended
         self._thread = threading.Thread(target=self._run, name="anabranch-watch", daemon=True)
         self._thread.start()
 
     def epoch_ended(self) -> None:
-        """The query does its work: it counts as having waited."""
-        self.seen = Seen(time.monotonic())
+        """An epoch has ended, so the query makes progress: count that like a wait."""
+        self.status = WatchStatus(time.monotonic())
 
     def _run(self) -> None:
         failed: Exception | None = None
         try:
-            while not self._query.awaitTermination(LOOK):  # type: ignore[arg-type]  # takes floats, and says int
+            while not self._query.awaitTermination(POLL_SECONDS):  # type: ignore[arg-type]  # takes floats too
                 if not self._in_epoch():
-                    self._look()
-        except Exception as error:  # what made it fail; or Java is gone, for which py4j has several names
+                    self._check()
+        except Exception as error:  # the query's error; or Java is gone, for which py4j has several exceptions
             failed = error
         self._ended(failed)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         at, now = time.time(), time.monotonic()
         status = self._query.status
         message = str(status["message"])
         if status["isTriggerActive"] or not message.startswith(_WAITING):
-            self.seen = Seen(self.seen.quiet_at, self.seen.idle and not status["isDataAvailable"], message)
+            before = self.status
+            self.status = WatchStatus(before.quiet_at, before.idle and not status["isDataAvailable"], message)
             return
         idle = not status["isDataAvailable"]
-        self.seen = Seen(now, idle, message)
+        self.status = WatchStatus(now, idle, message)
         if idle:
-            self._saw_nothing(at)
+            self._no_rows(at)

@@ -1,13 +1,13 @@
 """What a worker does in an epoch: gather its blocks, run the operators of its groups, keep their state.
 
-    blocks and marks ──▶ watermark ──▶ for each group: merge by time ──▶ process ──▶ on_watermark ──▶ outputs
-                                               │ live state, epoch N-1 ──▶ epoch N
-                                               └▶ blocks (and now and then a snapshot) into the epoch store
+    blocks and reports ──▶ watermark ──▶ for each group: merge by time ──▶ process ──▶ on_watermark ──▶ outputs
+                                                 │ live state, epoch N-1 ──▶ epoch N
+                                                 └▶ blocks (and sometimes a snapshot) into the epoch store
 
-A worker is a partition of the exchange; which groups it has is in the routing table. `groups` has their state.
+A worker is a partition of the exchange. The routing table says which groups it has; `groups` keeps their state.
 
-With sub-groups (paper 2, section V.B) it is a worker's turn in one of `slots` epochs only. In the others it writes its
-blocks to the epoch store, where they wait: they are the mini-buffers of its groups.
+With sub-groups, a worker runs only in one of `slots` epochs. In the others it writes its blocks to the epoch store,
+where they wait: they are the mini-buffers of its groups.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from anabranch.runtime.groups import Blocks, Groups, fold
 from anabranch.runtime.reports import WorkerReport, to_text
 from anabranch.runtime.set_back import SetBack
 from anabranch.split.report import SplitterReport
-from anabranch.split.splitter import ALL_GROUPS, MARK
+from anabranch.split.splitter import ALL_GROUPS, REPORT_GROUP
 from anabranch.store.epoch_store import EpochStore
 from anabranch.store.ledger import Ledger
 from anabranch.store.live.lease import Lease
@@ -44,10 +44,10 @@ from anabranch.store.live.own_folder import OwnFolder
 
 @dataclass(frozen=True)
 class Edge:
-    """One input of an operator: which port it feeds, and what is known of its watermark.
+    """One input of an operator: the port it feeds, and what is known about its watermark.
 
-    From a source: the latest time seen in earlier epochs and the delay; the marks of this epoch add to it. From another
-    operator: the watermark that operator reached in this epoch.
+    From a source: the latest time of earlier epochs and the delay; the splitters' reports of this epoch add to it. From
+    another operator: the watermark that this operator reached in this epoch.
     """
 
     port: int
@@ -58,26 +58,27 @@ class Edge:
     derived: bool = False
     idle: bool = False
 
-    def watermark_after(self, seen: int | None) -> int | None:
+    def watermark_after(self, max_t: int | None) -> int | None:
+        """The watermark after an epoch whose latest row has this time; None: no row came."""
         if self.derived:
             return self.watermark
-        known = [t for t in (self.latest, seen) if t is not None]
+        known = [t for t in (self.latest, max_t) if t is not None]
         return max(known) - self.delay if known else None
 
 
 @dataclass(frozen=True)
 class EpochTask:
-    """All that a worker must know to run an operator in an epoch."""
+    """All that a worker needs to run an operator in an epoch."""
 
     node: str
     epoch: int
     run: str
-    """the driver's run: within it the operator is the same, and an instance of it can be used again"""
+    """the driver's run: within a run the operator is the same, so an instance can be reused"""
     factory: OperatorFactory
     edges: tuple[Edge, ...]
     routing: tuple[int, ...]
     active: frozenset[int]
-    """groups that had rows in an earlier epoch: they see the watermark even when no row comes"""
+    """groups that had rows in an earlier epoch: they get the watermark even when no row comes"""
     watermark: int | None
     """the operator's watermark when the epoch starts"""
     settings: Mapping[str, Any]
@@ -89,20 +90,20 @@ class EpochTask:
     token: str
     """the token of the epoch's decision"""
     tokens: Mapping[int, str]
-    """the tokens of the epochs that groups were last run in"""
+    """the tokens of the epochs in which groups last ran"""
     snapshot_every: int
     outputs: Mapping[str, Target] | None
-    """where the outputs go; None: they are yielded, for Spark to go on with"""
+    """where the outputs are written; None: the task yields them, and Spark processes them further"""
     yields: pa.Schema | None = None
     """the schema of yielded outputs"""
     since: int | None = None
-    """the log is the state, and what it needs begins with this epoch; None: there are snapshots"""
+    """the first epoch of the log that is needed, where the log is the state; None: there are snapshots"""
     slots: int = 1
-    """n_g: it is a worker's turn in one of so many epochs"""
+    """n_g: a worker runs in one of this many epochs"""
     behind: Mapping[int, tuple[int, int]] = field(default_factory=dict)
-    """groups whose blocks wait for their turn: the epoch that each was last run in, and the rows since"""
+    """groups whose blocks wait for their turn: the epoch in which each last ran, and its rows since then"""
     allowance: float | None = None
-    """seconds that a worker has for its part of a distribution epoch; what it has not joined by then, waits"""
+    """seconds that a worker has for its part of a distribution epoch; rows not joined by then count as waiting"""
     memory_limit: int | None = None
     """bytes of live state that a worker may hold"""
     set_back: tuple[SetBack, ...] = ()
@@ -120,7 +121,7 @@ class EpochTask:
 
 @dataclass
 class _Measured:
-    """What a worker measures as it goes; `WorkerMeasure` has the meaning of each."""
+    """What a worker measures while it runs; `WorkerMeasure` explains each field."""
 
     rows: int = 0
     seconds: float = 0.0
@@ -205,13 +206,13 @@ class _Worker:
     def _gather(
         self, batches: Iterator[pa.RecordBatch]
     ) -> tuple[dict[tuple[int, int], list[tuple[int, int, pa.RecordBatch]]], tuple[SplitterReport, ...]]:
-        """The blocks by (group, port) in the order in which they were made, and what the splitters report."""
+        """The blocks by (group, port), in the order in which they were made, and the splitters' reports."""
         found: list[tuple[int, int, int, int, pa.RecordBatch]] = []
         splitters: list[SplitterReport] = []
         for batch in batches:
             places = [batch.column(name).to_pylist() for name in ("grp", "edge", "part", "seq")]
             for (group, edge, part, seq), value in zip(zip(*places, strict=True), batch.column("block"), strict=True):
-                if group == MARK:
+                if group == REPORT_GROUP:
                     splitters.append(SplitterReport.unpacked(value.as_buffer().to_pybytes()))
                 else:
                     found.append((edge, part, seq, group, unpack(value.as_buffer())))
@@ -220,28 +221,28 @@ class _Worker:
         blocks: dict[tuple[int, int], list[tuple[int, int, pa.RecordBatch]]] = defaultdict(list)
         for edge, _, seq, group, block in found:
             port = self.task.edges[edge].port
-            for each in mine if group == ALL_GROUPS else [group]:
-                blocks[each, port].append((edge, seq, block))
-        splitters.sort(key=lambda each: (each.edge, each.splitter))
+            for target in mine if group == ALL_GROUPS else [group]:
+                blocks[target, port].append((edge, seq, block))
+        splitters.sort(key=lambda report: (report.edge, report.splitter))
         return blocks, tuple(splitters)
 
     def _watermark(self, splitters: Sequence[SplitterReport]) -> int | None:
-        """The least over the inputs that are not idle, and never less than before. All workers find the same."""
+        """The minimum over the inputs that are not idle; it never goes back. All workers compute the same."""
         reached: list[int | None] = []
         for number, edge in enumerate(self.task.edges):
-            seen = [each.max_t for each in splitters if each.edge == number and each.max_t is not None]
-            if seen or not edge.idle:
-                reached.append(edge.watermark_after(max(seen, default=None)))
+            times = [report.max_t for report in splitters if report.edge == number and report.max_t is not None]
+            if times or not edge.idle:
+                reached.append(edge.watermark_after(max(times, default=None)))
         before = self.task.watermark
-        if not reached or any(each is None for each in reached):
+        if not reached or any(watermark is None for watermark in reached):
             return before
-        least = min(each for each in reached if each is not None)
+        least = min(watermark for watermark in reached if watermark is not None)
         return least if before is None else max(before, least)
 
     def _merge(
         self, blocks: Mapping[tuple[int, int], list[tuple[int, int, pa.RecordBatch]]]
     ) -> dict[int, list[tuple[int, pa.RecordBatch]]]:
-        """One block per group and port, in the order of time; equal times in the order in which they were split."""
+        """One block per group and port, in order of time; rows with equal times stay in the order of the split."""
         began = time.perf_counter()
         merged: dict[int, list[tuple[int, pa.RecordBatch]]] = defaultdict(list)
         for group, port in sorted(blocks):
@@ -255,7 +256,7 @@ class _Worker:
     # --- operators --------------------------------------------------------------------------------------------------
 
     def _run_group(self, group: int, blocks: Blocks, watermark: int | None) -> Iterator[Emitted]:
-        """Run the group's operator over what waited for its turn, and over this epoch's blocks."""
+        """Run the group's operator over the blocks that waited for its turn, and over this epoch's blocks."""
         task, groups = self.task, self.groups
         with Lease(groups.folder(group)):
             opening = time.perf_counter()
@@ -287,10 +288,10 @@ class _Worker:
         limit, held = self.task.memory_limit, self.measured.state_bytes
         if limit is not None and held > limit:
             raise StateError(
-                f"the groups of worker {self.number} of {self.task.node} hold {held:,} bytes of live state, and "
-                f"memory_limit is {limit:,} a worker: to go on would end in swapping, or in a killed process",
+                f"the groups of worker {self.number} of {self.task.node} hold {held:,} bytes of live state, but "
+                f"memory_limit is {limit:,} per worker: the machine could start to swap, or kill the process",
                 hint="shorten the windows (within=..., size=...), use more workers (workers=...), or raise "
-                "memory_limit=...; then start again from the same checkpoint, nothing is lost",
+                "memory_limit=...; then start again from the same checkpoint: nothing is lost",
             )
 
     # --- output -----------------------------------------------------------------------------------------------------
@@ -301,14 +302,14 @@ class _Worker:
         if isinstance(emitted, pa.RecordBatch):
             if len(outputs) != 1:
                 raise OperatorError(
-                    f"{self.task.node} has the outputs {', '.join(outputs)}, and gave rows without saying which",
+                    f"{self.task.node} has the outputs {', '.join(outputs)}, but yielded rows without naming one",
                     hint="yield pairs: (name of the output, record batch)",
                 )
             return next(iter(outputs)), emitted
         name, batch = emitted
         if name not in outputs:
             raise OperatorError(
-                f"{self.task.node} gave rows for an output {name!r} that it has not declared; they would be lost",
+                f"{self.task.node} yielded rows for an undeclared output {name!r}; they would be lost",
                 hint=f"the outputs are {', '.join(outputs)}",
             )
         return name, batch
@@ -325,14 +326,14 @@ class _Worker:
 
 
 def _allow_many_files() -> None:
-    """Every mapped array holds a file: as many as the system allows, not the few that are the default."""
+    """Raise the limit of open files to what the system allows: every mapped array keeps a file open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def merge_by_time(blocks: Sequence[pa.RecordBatch], time: str | None) -> pa.RecordBatch:
-    """The rows of all blocks in the order of time, equal times in the order of the blocks; with no time as they are."""
+    """The rows of all blocks in order of time, equal times in the order of the blocks; unchanged if `time` is None."""
     whole = blocks[0] if len(blocks) == 1 else one_batch(pa.Table.from_batches(blocks))
     if time is None or not whole.num_rows:
         return whole
@@ -340,5 +341,5 @@ def merge_by_time(blocks: Sequence[pa.RecordBatch], time: str | None) -> pa.Reco
     times = np.asarray(column if pa.types.is_integer(column.type) else micros_of(column))
     if (times[1:] >= times[:-1]).all():
         return whole
-    # Timsort: it finds the runs that are in order already, and merges them.
+    # The stable sort is a Timsort: it finds runs that are already in order, and merges them.
     return whole.take(pa.array(np.argsort(times, kind="stable")))

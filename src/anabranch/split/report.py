@@ -1,4 +1,4 @@
-"""What a splitter saw and did in an epoch, as it travels to the workers and from there to the driver."""
+"""What a splitter read and did in an epoch. It reports to the workers, and the first worker to the driver."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from anabranch.keys.census import KeyCensus
 
 @dataclass(frozen=True)
 class SplitterReport:
-    """What one splitter saw of one input. All tuples are counted, whatever becomes of them.
+    """What one splitter read from one input. It counts all tuples, including late and bad ones.
 
-    Every worker gets the counts, which tell the watermark; the first worker also gets the measures and the census of
-    keys, and passes them on to the driver.
+    Every worker gets the counts, which determine the watermark. The first worker also gets the measures and the census
+    of keys, and passes them on to the driver.
     """
 
     splitter: int
@@ -27,7 +27,7 @@ class SplitterReport:
     max_t: int | None = None
     """the latest time of a tuple, in microseconds"""
     keys: KeyCensus | None = None
-    """None where no policy places keys, and in the copies for workers other than the first"""
+    """None if no policy places keys, and in the copies for workers other than the first"""
     windows: int = 0
     """physical windows"""
     bytes_in: int = 0

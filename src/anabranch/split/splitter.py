@@ -7,8 +7,8 @@ exchange moves blocks and never tuples.
     tuples ──▶ physical windows ──▶ route, broadcast ──▶ (worker, group, block) ──▶ exchange
     blocks ──▶
 
-At the end it sends every worker the latest time that it read (a *mark*). The exchange is a barrier, so each worker
-knows the watermark of the epoch before it runs its operators, and a window is delivered in the epoch that completes it.
+At its end it reports the latest time that it saw to every worker: the exchange is a barrier, so each worker knows
+the watermark of the epoch before it runs its operators, and a window is delivered in the epoch that completes it.
 
 Blocks carry their origin (part, sequence), so that a worker can put them in the same order, whatever order the exchange
 delivered them in.
@@ -42,8 +42,8 @@ PACKED_SCHEMA = StructType(
 )  # fmt: skip
 _PACKED = arrow_schema(PACKED_SCHEMA)
 
-MARK = -1
-"""The group of a mark: not data, but the splitter's counts."""
+REPORT_GROUP = -1
+"""The group of a splitter's report, which is not data."""
 ALL_GROUPS = -2
 """The group of a block that is for every group of its worker."""
 
@@ -155,7 +155,7 @@ class Splitter:
         seen = SplitterReport(part, self.edge, census.rows, census.late, census.bad, census.max_t)
         full, short = replace(seen, keys=census.keys.census(), **vars(measures)).packed(), seen.packed()
         blocks = [[pa.py_buffer(full if worker == 0 else short)] for worker in range(self.workers)]
-        return _rows([(worker, MARK) for worker in range(self.workers)], self.edge, part, 0, blocks)
+        return _rows([(worker, REPORT_GROUP) for worker in range(self.workers)], self.edge, part, 0, blocks)
 
 
 def _by_group(to: NDArray[Any], groups: int) -> tuple[Ints | None, Ints]:

@@ -10,13 +10,13 @@ from anabranch.store.ledger import Ledger
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where a query keeps what must survive."""
+    """Where a query keeps everything that must survive a crash."""
 
     folder: Folder
     query: str
     """the unique id of this checkpoint, in all its files"""
     spark: str = ""
-    """path or URI of Spark's part"""
+    """path or URI of Spark's own checkpoint"""
 
     @property
     def flow(self) -> Folder:

@@ -1,16 +1,16 @@
-"""What the ledger holds: the decisions for an epoch, and what came of it. Typed here, JSON in the files.
+"""The records of the ledger: the decision for an epoch, and its outcome. Typed here, JSON in the files.
 
-    EpochDecision            written before an epoch runs, read when it runs again
+    EpochDecision            written before an epoch runs, read if it runs again
       ├ OperatorDecision     routing and settings of each operator
       ├ TimeLimits           the latest time that a row of each source may have
       └ DropPlan             which windows are dropped, where a query sheds load
           └ PointDrops       at one drop point
     EpochOutcome             written after it was published
-      └ OperatorOutcome      where each operator stands; a restart goes on from there
-          └ PlacedKeys       the last counts of a key policy, which its next decision goes by
+      └ OperatorOutcome      the state of each operator; a restart continues from there
+          └ KeyCounts        the last counts of a key policy, on which its next decision is based
 
-Every record has a version. A record without one was written before records had versions, and is read as well. One of a
-later release is refused: it may say things that this release does not know.
+Every record has a version. A record without one was written before records had versions; it is read as well. A record
+of a later release is refused: it may contain things that this release does not know.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from anabranch.observe.progress import PartitionMeasure
 from anabranch.shedding.windrop import DropState, Tally
 
 VERSION = 1
-"""of the records below; raised when a reader of the version before could misread one"""
+"""Version of the records below. It is raised when a reader of the previous version could misread one."""
 _VERSION = "version"
-MARKED = "publishing_is_marked"
-"""in a decision: the release that made it writes down when an epoch goes to the sinks"""
+PUBLISHING_IS_MARKED = "publishing_is_marked"
+"""Key in a decision: the release that made it records when an epoch goes to the sinks."""
 
 
 class UnreadableRecord(ValueError):
-    """A record that lacks something, or has something else in its place."""
+    """A record with a missing or wrong entry."""
 
 
 def check_version(known: Mapping[str, Any], what: str) -> None:
@@ -39,8 +39,8 @@ def check_version(known: Mapping[str, Any], what: str) -> None:
     version = known.get(_VERSION, 0)
     if version > VERSION:
         raise CheckpointError(
-            f"{what} has version {version}, and this release reads up to version {VERSION}: it may say what this "
-            "release does not know",
+            f"{what} has version {version}, but this release reads up to version {VERSION}: the record may contain "
+            "things that this release does not know",
             hint="run the query with the release that wrote it, or a later one",
         )
 
@@ -64,11 +64,11 @@ class OperatorDecision:
 
 @dataclass(frozen=True)
 class TimeLimits:
-    """For each source the latest time that a row may have in one epoch; None: any."""
+    """For each source, the latest time that a row may have in one epoch; None: no limit."""
 
     latest: tuple[int | None, ...]
     auto: bool = False
-    """whether they are off for a source that has a clock of its own"""
+    """whether a source that has its own clock gets no limit"""
 
     def without(self, sources: Collection[int]) -> TimeLimits:
         """Without the limits of these sources."""
@@ -87,14 +87,14 @@ class PointDrops:
     """What one drop point drops in an epoch."""
 
     p: float
-    """the share that its coins drop"""
+    """the share of units that it drops"""
     bound: int | None
-    """units in a row that may be missing; None: the queries below are shut"""
+    """how many units in a row may be missing; None: no bound, the queries below are shut"""
     cause: str
     units: Sequence[Any]
-    """what units and buckets mean at this point: a decision is of no use where they mean something else"""
+    """what units and buckets mean at this point: a decision holds only where they mean the same"""
     state: DropState | None = None
-    """which units are dropped; None for count windows, whose operator decides by itself"""
+    """which units are dropped; None for count windows, whose operator decides that"""
 
     def to_json(self) -> dict[str, Any]:
         entry = {"p": self.p, "bound": self.bound, "cause": self.cause, "units": list(self.units)}
@@ -119,17 +119,17 @@ class PointDrops:
 
 @dataclass(frozen=True)
 class DropPlan:
-    """Which windows an epoch drops, and what the next plan must know of this one."""
+    """Which windows an epoch drops, and what the next plan needs to know about this one."""
 
     decisions: Mapping[str, Any] = field(default_factory=dict)
-    """of the controller: plain JSON values"""
+    """the controller's decisions, as plain JSON values"""
     latest: int | None = None
-    """the latest time of a row when it was made"""
+    """the latest time of a row when the plan was made"""
     advance: int = 0
-    """how much event time an epoch has brought"""
+    """how far an epoch advances event time"""
     points: Mapping[str, PointDrops] = field(default_factory=dict)
     late: int | None = None
-    """epochs in a row that were too late, of a query that must not shed; None for others"""
+    """how many epochs in a row were too late, for a query that must not shed; None for others"""
 
     def to_json(self) -> dict[str, Any]:
         late = {} if self.late is None else {"late": self.late}
@@ -150,23 +150,23 @@ class DropPlan:
 
 @dataclass(frozen=True)
 class EpochDecision:
-    """All that was decided for an epoch and can change a result."""
+    """Everything that was decided for an epoch and can change a result."""
 
     operators: Mapping[str, OperatorDecision] = field(default_factory=dict)
     token: str = ""
-    """made once: a live state that has it was left by an epoch which followed this decision"""
+    """unique: live state with this token was saved by an epoch that followed this decision"""
     idle: tuple[int, ...] = ()
     """sources that do not hold the watermark back"""
     limits: TimeLimits | None = None
-    """None in records of releases that had no limits"""
+    """None in records of old releases, which had no limits"""
     sinks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """which sinks may have results of the epoch, and where"""
+    """the sinks that may have results of the epoch, and where they are"""
     allowances: Mapping[str, float | None] = field(default_factory=dict)
     """seconds that a worker of each operator has"""
     drops: DropPlan | None = None
-    """None where nothing may be dropped"""
+    """None if nothing may be dropped"""
     marks_publishing: bool = True
-    """whether the release that decided it writes down that an epoch goes to the sinks"""
+    """whether the release that made the decision records when an epoch goes to the sinks"""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -177,13 +177,13 @@ class EpochDecision:
             **({} if self.limits is None else {"limits": self.limits.to_json()}),
             "sinks": {name: dict(place) for name, place in self.sinks.items()},
             "allowances": dict(self.allowances),
-            **({MARKED: True} if self.marks_publishing else {}),
+            **({PUBLISHING_IS_MARKED: True} if self.marks_publishing else {}),
             **({} if self.drops is None else {"shedding": self.drops.to_json()}),
         }
 
     @classmethod
     def read(cls, known: Mapping[str, Any]) -> EpochDecision:
-        """The decision; `UnreadableRecord` with the reason if it is not one."""
+        """The decision. Raises `UnreadableRecord` with the reason if it cannot be read."""
         try:
             return cls.from_json(known)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -191,7 +191,7 @@ class EpochDecision:
 
     @classmethod
     def from_json(cls, known: Mapping[str, Any]) -> EpochDecision:
-        check_version(known, "a decision of the ledger")
+        check_version(known, "a decision in the ledger")
         limits, drops = known.get("limits"), known.get("shedding")
         return cls(
             {name: OperatorDecision.from_json(each) for name, each in known.get("operators", {}).items()},
@@ -201,13 +201,13 @@ class EpochDecision:
             known.get("sinks", {}),
             known.get("allowances", {}),
             None if drops is None else DropPlan.from_json(drops),
-            bool(known.get(MARKED)),
+            bool(known.get(PUBLISHING_IS_MARKED)),
         )
 
 
 @dataclass(frozen=True)
-class PlacedKeys:
-    """What was counted of placed keys in an epoch: the next decision goes by it."""
+class KeyCounts:
+    """The counts of placed keys in an epoch. The next decision is based on them."""
 
     epoch: int
     partitions: tuple[PartitionMeasure, ...]
@@ -219,14 +219,14 @@ class PlacedKeys:
         return {"epoch": self.epoch, "partitions": partitions, "heaviest": [list(each) for each in self.heaviest]}
 
     @classmethod
-    def from_json(cls, known: Mapping[str, Any]) -> PlacedKeys:
+    def from_json(cls, known: Mapping[str, Any]) -> KeyCounts:
         partitions = tuple(PartitionMeasure(**each) for each in known["partitions"])
         return cls(known["epoch"], partitions, tuple((key, tuples) for key, tuples in known["heaviest"]))
 
 
 @dataclass(frozen=True)
 class OperatorOutcome:
-    """Where an operator stands after an epoch."""
+    """The state of an operator after an epoch."""
 
     watermark: int | None
     active: frozenset[int] = frozenset()
@@ -235,23 +235,23 @@ class OperatorOutcome:
     """the epoch of each group's last snapshot"""
     settings: Mapping[str, Any] = field(default_factory=dict)
     block_groups: frozenset[int] = frozenset()
-    """groups that the log of this epoch has rows of"""
-    placed: PlacedKeys | None = None
-    """None where no policy places keys"""
+    """groups with rows in the log of this epoch"""
+    key_counts: KeyCounts | None = None
+    """None if no policy places keys"""
     since: int | None = None
     """the first epoch whose blocks are needed; None for an operator that has snapshots"""
     latest: int | None = None
-    """the latest time of this epoch's rows, of an operator whose log is its state"""
+    """the latest time of this epoch's rows; for an operator whose log is its state"""
     waiting: Mapping[int, tuple[int, int]] = field(default_factory=dict)
-    """groups whose blocks wait for their turn: the epoch each was last run in, and the rows since"""
-    passed: Mapping[int, int | None] = field(default_factory=dict)
-    """the watermarks of the last epochs, as long as blocks wait"""
+    """groups whose blocks wait for their turn: the epoch in which each last ran, and its rows since then"""
+    recent_watermarks: Mapping[int, int | None] = field(default_factory=dict)
+    """the watermark after each of the last epochs, kept while blocks wait"""
 
     def to_json(self) -> dict[str, Any]:
         waits: dict[str, Any] = {}
         if self.waiting:
             waits["waiting"] = {str(group): list(each) for group, each in sorted(self.waiting.items())}
-            waits["passed"] = {str(epoch): mark for epoch, mark in self.passed.items()}
+            waits["passed"] = {str(epoch): mark for epoch, mark in self.recent_watermarks.items()}
         return {
             **({} if self.since is None else {"since": self.since, "latest": self.latest}),
             **waits,
@@ -259,7 +259,7 @@ class OperatorOutcome:
             "active": sorted(self.active),
             "snapshots": {str(group): at for group, at in sorted(self.snapshots.items())},
             "decisions": dict(self.settings),
-            **({} if self.placed is None else {"placed": self.placed.to_json()}),
+            **({} if self.key_counts is None else {"placed": self.key_counts.to_json()}),
             "block_groups": sorted(self.block_groups),
         }
 
@@ -272,7 +272,7 @@ class OperatorOutcome:
             {int(group): epoch for group, epoch in known["snapshots"].items()},
             known["decisions"],
             frozenset(known.get("block_groups", ())),
-            None if placed is None else PlacedKeys.from_json(placed),
+            None if placed is None else KeyCounts.from_json(placed),
             known.get("since"),
             known.get("latest"),
             {int(group): (each[0], each[1]) for group, each in known.get("waiting", {}).items()},
@@ -282,15 +282,15 @@ class OperatorOutcome:
 
 @dataclass(frozen=True)
 class EpochOutcome:
-    """What came of an epoch that was published."""
+    """The outcome of an epoch that was published."""
 
     latest: tuple[int | None, ...] = ()
     """the latest time of each source so far"""
     operators: Mapping[str, OperatorOutcome] = field(default_factory=dict)
     own_clock: frozenset[int] = frozenset()
-    """sources whose times are not by the clock of this machine"""
+    """sources whose data has its own clock"""
     shed: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """windows and dropped windows of each drop point, since the query first shed there"""
+    """for each drop point, the number of windows and of dropped windows since the query first shed there"""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -303,7 +303,7 @@ class EpochOutcome:
 
     @classmethod
     def from_json(cls, known: Mapping[str, Any]) -> EpochOutcome:
-        check_version(known, "an outcome of the ledger")
+        check_version(known, "an outcome in the ledger")
         return cls(
             tuple(known.get("latest", ())),
             {name: OperatorOutcome.from_json(each) for name, each in known.get("operators", {}).items()},

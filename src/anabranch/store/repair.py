@@ -27,7 +27,7 @@ from anabranch.io.sinks import FileSink
 from anabranch.store.checkpoint_lock import CheckpointLock
 from anabranch.store.epoch_store import EpochStore
 from anabranch.store.ledger import Ledger, identity_of
-from anabranch.store.records import MARKED
+from anabranch.store.records import PUBLISHING_IS_MARKED
 from anabranch.store.voiding import void_decision
 from anabranch.text import moment
 
@@ -297,7 +297,9 @@ class CheckpointRepair:
     def _unpublished(self, done: int, again: int) -> bool:
         """Whether the ledger says that no sink got anything after epoch `again`."""
         published = self.ledger.publishing()
-        return bool(self._decided(done, again).get(MARKED)) and published is not None and published <= again
+        return (
+            bool(self._decided(done, again).get(PUBLISHING_IS_MARKED)) and published is not None and published <= again
+        )
 
     def _decided(self, done: int, again: int) -> dict[str, Any]:
         """The decision for the last epoch that stays, as JSON: it may be one that this release cannot carry out."""

@@ -26,7 +26,7 @@ from anabranch.io.folder import Folder
 from anabranch.store.checkpoint import Checkpoint
 from anabranch.store.epoch_store import EpochStore
 from anabranch.store.ledger import identity_of
-from anabranch.store.records import MARKED
+from anabranch.store.records import PUBLISHING_IS_MARKED
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def void_decision(
             "again, the epoch would have other results under the same number, and the sinks would keep the old ones",
             hint="start the query unchanged, with the same release: it completes the epoch as it was decided",
         )
-    if not decision.get(MARKED) and not checked_sinks:
+    if not decision.get(PUBLISHING_IS_MARKED) and not checked_sinks:
         raise CheckpointError(
             f"the ledger of {checkpoint} does not say whether epoch {epoch} is at the sinks: the release that decided "
             "it did not record that",

@@ -116,7 +116,7 @@ def test_strategies_agree_over_connect(both: tuple[Answers, Answers]) -> None:
 
 def test_start_is_refused_early_and_leaves_no_folders(both: tuple[Answers, Answers]) -> None:
     refused = both[0]["start"]
-    assert refused["message"].startswith("StreamingError: start() on a Spark Connect session")
+    assert refused["message"].startswith("StreamingError: start() does not work on a Spark Connect session")
     assert not refused["left"]
 
 

@@ -52,8 +52,8 @@ def test_a_paced_run_is_right_and_leaves_a_page(
     result, said = small(tmp_path, 60.0)
 
     assert result.right
-    assert result.told.tuples == result.trace.tuples
-    assert {kind: result.told.count(kind) for kind in ANSWERS} == counted
+    assert result.road_map.tuples == result.trace.tuples
+    assert {kind: result.road_map.count(kind) for kind in ANSWERS} == counted
     assert result.answers == sum(counted.values()) > 1_000
     assert [each.first for each in result.epochs[1:]] == [each.last + 1 for each in result.epochs[:-1]]
     assert 0 < result.response.median <= result.response.worst < 60

@@ -378,7 +378,7 @@ def test_missing_watermark_is_refused(spark: SparkSession, tmp_path: Path) -> No
 
 def test_second_watermark_is_refused(rows: Stream) -> None:
     for time in ("at", "value"):
-        with pytest.raises(StreamingError, match=r"(?s)already has a watermark on 'at'.*hint: leave watermark=... out"):
+        with pytest.raises(StreamingError, match=r"(?s)already has a watermark on 'at'.*hint: remove watermark=..."):
             in_micros(rows.source, time=time, watermark="1 s")
 
 

@@ -356,7 +356,7 @@ def test_other_outputs_while_windows_are_dropped_are_refused(spark: SparkSession
     qos = ab.QoS(max_gap=30, drop_share=0.7)
     started(long.to(ab.MemorySink()), folder=tmp_path, qos=qos)
     feed.add(*epochs_of(7)[4:])
-    with pytest.raises(CheckpointError, match="while the query had other outputs"):
+    with pytest.raises(CheckpointError, match="for a query with other outputs"):
         started(long.to(ab.MemorySink()), short.to(ab.MemorySink()), folder=tmp_path, qos=qos)
 
 
@@ -371,7 +371,7 @@ def test_other_keys_while_windows_are_dropped_are_refused(spark: SparkSession, t
 
     started_after(lambda rows: rows.filter("value >= 0"))
     feed.add(*epochs_of(7)[4:])
-    with pytest.raises(CheckpointError, match="made its keys otherwise"):
+    with pytest.raises(CheckpointError, match="or other keys"):
         started_after(lambda rows: rows.with_columns({"key": F.upper("key")}))
 
 

@@ -55,7 +55,7 @@ def counted(stream: Stream) -> Aggregation:
 def test_the_point_right_below_is_not_offered(spark: SparkSession, tmp_path: Path, above: Any, name: str) -> None:
     query = counted(above(*(source(spark, feed) for feed in feeds(tmp_path, 1))))
     why = f"before window-2: not here, window-2 reads {name}, and rows cannot be dropped below joins and user operators"
-    with pytest.raises(InvalidArgumentError, match="there is no place to drop windows at") as refused:
+    with pytest.raises(InvalidArgumentError, match="there is no place where windows can be dropped") as refused:
         started(query.to(ab.MemorySink()), folder=tmp_path, qos=QOS)
     assert why in refused.value.message and "drop_at='results'" in refused.value.hint
     nested = query.window(size="8 s").by("key").agg(n=ab.sum("n"))

@@ -65,6 +65,6 @@ def test_a_query_that_failed_does_not_block_the_next(spark: SparkSession, tmp_pa
     while failed.isActive:
         assert time.monotonic() < end
         time.sleep(0.05)
-    assert "the CallSink of window-1 did not take epoch" in str(failed.exception())
+    assert "the CallSink of window-1 failed to publish epoch" in str(failed.exception())
     start(spark, tmp_path, trigger="available-now").awaitTermination()
     assert delivered(spark, tmp_path) == 6

@@ -23,7 +23,7 @@ from anabranch.split.gates import Census, CountingPaneGate, OpenGate
 from anabranch.split.key_routes import KeyRoute
 from anabranch.split.readers import RowReader
 from anabranch.split.report import SplitterReport
-from anabranch.split.splitter import MARK, Splitter
+from anabranch.split.splitter import REPORT_GROUP, Splitter
 from anabranch.windows.ids import Stretch
 
 S = 1_000_000
@@ -77,7 +77,7 @@ def test_what_a_splitter_tells_is_what_it_did(rows: list[tuple[str, int]], polic
     route = KeyRoute(Partitioning(policy), ("key",), time="t", stretch=stretch, counting=True)
     splitter = Splitter(0, RowReader(), OpenGate(), route, tuple(range(workers)), workers)
     batches = [block(keys[i : i + 7], times[i : i + 7]) for i in range(0, len(rows), 7)]
-    marks = [row for out in splitter(iter(batches)) for row in out.to_pylist() if row["grp"] == MARK]
+    marks = [row for out in splitter(iter(batches)) for row in out.to_pylist() if row["grp"] == REPORT_GROUP]
     told = [SplitterReport.unpacked(row["block"]).keys for row in marks]
     assert told[0] is not None and all(each is None for each in told[1:])  # once, not once per worker
     hashes, windows = hash_keys([pa.array(keys)]), stretch.of(np.array(times))

@@ -17,9 +17,9 @@ from anabranch.linearroad.demo.charts import Axis, Box, Line, heat_map, line_cha
 from anabranch.linearroad.demo.colours import HALVES
 from anabranch.linearroad.demo.drive import Driven, DueClock, asked_of, weighted_median
 from anabranch.linearroad.demo.result import rates
+from anabranch.linearroad.demo.road_map import Accident, Epoch, RoadMap, found, spans
 from anabranch.linearroad.demo.shades import TOP_TOLL, speed_bytes, toll_bytes, toll_marks, toll_share
 from anabranch.linearroad.demo.tables import count, large
-from anabranch.linearroad.demo.told import Accident, Epoch, Told, found, spans
 from anabranch.linearroad.demo.view import Roads, RoadView, binned, clock, plain_line
 from anabranch.linearroad.generate import Trace, Traffic, write_trace
 from anabranch.linearroad.schema import ANSWERS, Kind, answer_schema
@@ -50,14 +50,14 @@ def test_a_notification_is_put_where_its_report_was(trace: Trace, tmp_path: Path
     report = tuples.filter(pc.equal(tuples["Type"], int(Kind.POSITION))).slice(5, 1).to_pylist()[0]
     toll = {"VID": report["VID"], "Time": report["Time"], "LAV": 42, "Toll": 98}
     publish(tmp_path, "toll", 0, [toll])
-    told = Told(trace)
-    done = told.read(0, trace.tuples, 100.0, 1.5, tmp_path)
+    road_map = RoadMap(trace)
+    done = road_map.read(0, trace.tuples, 100.0, 1.5, tmp_path)
     place = report["XWay"], report["Dir"], report["Seg"], report["Time"] // 60
-    assert (told.speed[place], told.toll[place]) == (42, 98)
-    assert np.isfinite(told.speed).sum() == np.isfinite(told.toll).sum() == 1
+    assert (road_map.speed[place], road_map.toll[place]) == (42, 98)
+    assert np.isfinite(road_map.speed).sum() == np.isfinite(road_map.toll).sum() == 1
     assert (done.tuples, done.answers["toll"], done.published) == (trace.tuples, 1, 101.5)
-    assert told.count("toll") == told.answers["toll"][report["Time"]] == 1
-    assert told.reached == done.last == tuples["Time"][-1].as_py()
+    assert road_map.count("toll") == road_map.answers["toll"][report["Time"]] == 1
+    assert road_map.reached == done.last == tuples["Time"][-1].as_py()
 
 
 def test_a_toll_is_charged_when_the_next_one_is_told(trace: Trace, tmp_path: Path) -> None:
@@ -69,10 +69,10 @@ def test_a_toll_is_charged_when_the_next_one_is_told(trace: Trace, tmp_path: Pat
         {"VID": int(vid), "Time": time, "LAV": -1, "Toll": toll} for time, toll in zip(times, (10, 20, 40), strict=True)
     ]
     publish(tmp_path, "toll", 0, rows)
-    told = Told(trace)
-    told.read(0, trace.tuples, 0.0, 1.0, tmp_path)
-    assert (told.asked, told.charged) == (70, 30)
-    assert np.isnan(told.speed).all()  # LAV -1: no speed is known
+    road_map = RoadMap(trace)
+    road_map.read(0, trace.tuples, 0.0, 1.0, tmp_path)
+    assert (road_map.asked, road_map.charged) == (70, 30)
+    assert np.isnan(road_map.speed).all()  # LAV -1: no speed is known
 
 
 def test_balances_know_their_car_and_the_last_counts(trace: Trace, tmp_path: Path) -> None:
@@ -84,10 +84,10 @@ def test_balances_know_their_car_and_the_last_counts(trace: Trace, tmp_path: Pat
         for i, each in enumerate(asked)
     ]
     publish(tmp_path, "balance", 0, rows)
-    told = Told(trace)
-    told.read(0, trace.tuples, 0.0, 1.0, tmp_path)
-    assert [each.vid for each in told.balances] == [each["VID"] for each in asked]
-    assert told.highest_balances(1)[0].amount == 7 + len(asked) - 1
+    road_map = RoadMap(trace)
+    road_map.read(0, trace.tuples, 0.0, 1.0, tmp_path)
+    assert [each.vid for each in road_map.balances] == [each["VID"] for each in asked]
+    assert road_map.highest_balances(1)[0].amount == 7 + len(asked) - 1
 
 
 def test_alerts_of_one_accident_are_joined_over_epochs(trace: Trace, tmp_path: Path) -> None:
@@ -96,11 +96,11 @@ def test_alerts_of_one_accident_are_joined_over_epochs(trace: Trace, tmp_path: P
 
     publish(tmp_path, "accident", 0, [alert(10), alert(30), alert(20, segment=41)])
     publish(tmp_path, "accident", 1, [alert(90)])
-    told = Told(trace)
+    road_map = RoadMap(trace)
     half = trace.tuples // 2
-    told.read(0, half, 0.0, 1.0, tmp_path)
-    told.read(1, trace.tuples - half, 1.0, 1.0, tmp_path)
-    assert told.accidents == [Accident(0, 1, 40, 10, 90, 3), Accident(0, 1, 41, 20, 20, 1)]
+    road_map.read(0, half, 0.0, 1.0, tmp_path)
+    road_map.read(1, trace.tuples - half, 1.0, 1.0, tmp_path)
+    assert road_map.accidents == [Accident(0, 1, 40, 10, 90, 3), Accident(0, 1, 41, 20, 20, 1)]
 
 
 def test_spans() -> None:
@@ -136,9 +136,11 @@ def test_spark_says_when_it_asked_and_what_it_got() -> None:
 def test_response_counts_from_due_to_published(trace: Trace) -> None:
     #  due          0    1    2    3        a second each at pace 1
     #  published              e0       e1
-    driven = Driven(Told(trace), DueClock(1.0, began=100.0), [epoch(0, 0, 1, 101.5, 0.5), epoch(1, 2, 2, 102.5, 7.5)])
-    driven.told.answers["toll"][:3] = [3, 1, 1]
-    driven.told.answers["expenditure"][2] = 1
+    driven = Driven(
+        RoadMap(trace), DueClock(1.0, began=100.0), [epoch(0, 0, 1, 101.5, 0.5), epoch(1, 2, 2, 102.5, 7.5)]
+    )
+    driven.road_map.answers["toll"][:3] = [3, 1, 1]
+    driven.road_map.answers["expenditure"][2] = 1
     assert driven.responses(driven.epochs[0]).tolist() == [2.0, 1.0]
     everything = driven.response(driven.epochs)
     assert everything is not None
@@ -148,7 +150,7 @@ def test_response_counts_from_due_to_published(trace: Trace) -> None:
 
 
 def test_without_a_pace_it_is_the_time_of_the_epoch(trace: Trace) -> None:
-    driven = Driven(Told(trace), None, [epoch(0, 0, 1, 5.0, 0.5)])
+    driven = Driven(RoadMap(trace), None, [epoch(0, 0, 1, 5.0, 0.5)])
     assert driven.responses(driven.epochs[0]).tolist() == [0.5, 0.5]
 
 
@@ -227,9 +229,9 @@ def test_fewer_characters_than_segments_show_the_worst() -> None:
 
 @pytest.mark.parametrize(("width", "height"), [(140, 40), (80, 24), (40, 10)])
 def test_the_view_fits_the_screen(trace: Trace, tmp_path: Path, width: int, height: int) -> None:
-    driven = Driven(Told(trace), DueClock(40.0, began=0.0))
-    driven.epochs.append(driven.told.read(0, trace.tuples, 3.0, 1.0, tmp_path))
-    driven.told.accidents.append(Accident(0, 0, 50, 60, driven.told.reached, 4))
+    driven = Driven(RoadMap(trace), DueClock(40.0, began=0.0))
+    driven.epochs.append(driven.road_map.read(0, trace.tuples, 3.0, 1.0, tmp_path))
+    driven.road_map.accidents.append(Accident(0, 0, 50, 60, driven.road_map.reached, 4))
     console = Console(force_terminal=True, width=width, height=height, file=io.StringIO(), record=True)
     with (view := RoadView(console, 40.0)).shown():
         view(driven)
@@ -244,13 +246,13 @@ def test_the_view_fits_the_screen(trace: Trace, tmp_path: Path, width: int, heig
 def test_many_expressways_are_counted_where_they_do_not_fit(tmp_path: Path) -> None:
     many = write_trace(tmp_path / "many", Traffic(9, 60, peak_rate=2))
     console = Console(width=100, height=24, file=io.StringIO(), record=True)
-    console.print(Roads(Told(many)))
+    console.print(Roads(RoadMap(many)))
     assert "and 6 more expressways" in console.export_text()
 
 
 def test_a_file_gets_a_line_per_epoch(trace: Trace, tmp_path: Path) -> None:
-    driven = Driven(Told(trace), None)
-    driven.epochs.append(driven.told.read(0, trace.tuples, 3.0, 1.0, tmp_path))
+    driven = Driven(RoadMap(trace), None)
+    driven.epochs.append(driven.road_map.read(0, trace.tuples, 3.0, 1.0, tmp_path))
     assert re.match(r"0:02:00 of 0:02:00 \| epoch 0 \| tuples \d+ \| seconds 1.00 ", plain_line(driven))
     console = Console(file=io.StringIO(), record=True, width=40)
     with (view := RoadView(console, None)).shown():

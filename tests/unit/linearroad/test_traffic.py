@@ -365,7 +365,7 @@ def test_what_cannot_be_written_is_refused(base: Trace, tmp_path: Path) -> None:
         write_trace(tmp_path / "trace", SHORT, formats=["csv"])
     with pytest.raises(InvalidArgumentError, match="rows"):
         write_trace(tmp_path / "trace", SHORT, rows_per_block=0)
-    with pytest.raises(InvalidArgumentError, match="cannot be told apart"):
+    with pytest.raises(InvalidArgumentError, match="must be positive"):
         write_trace(tmp_path / "trace", SHORT, copies=0)
     with pytest.raises(InvalidArgumentError, match="XWay"):
         write_trace(tmp_path / "trace", SHORT, copies=20_000)

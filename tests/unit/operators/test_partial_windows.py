@@ -23,7 +23,7 @@ from anabranch.keys.policy import Partitioning
 from anabranch.names import FIRST, LAST, PANE, ROWS, SPEC
 from anabranch.operators.pane_runs import WindowSettings
 from anabranch.operators.partial_windows import Aggregation, PartialEvaluation, WholeEvaluation
-from anabranch.split.splitter import MARK
+from anabranch.split.splitter import REPORT_GROUP
 from anabranch.windows import Panes, Window
 from anabranch.windows.ids import Stretch
 
@@ -63,7 +63,7 @@ def block_of(rows: Sequence[Row]) -> pa.RecordBatch:
 
 def sent(blocks: Sequence[tuple[int, int, Sequence[Row]]], *, worker: int = 3, edge: int = 0) -> list[pa.RecordBatch]:
     """Blocks (part, seq, rows) as the exchange brings them, one batch each, and a mark of each part first."""
-    marks = [(worker, MARK, edge, part, 0, b"{}") for part in sorted({part for part, _, _ in blocks})]
+    marks = [(worker, REPORT_GROUP, edge, part, 0, b"{}") for part in sorted({part for part, _, _ in blocks})]
     rows = [(worker, worker, edge, part, seq, pack(block_of(rows)).to_pybytes()) for part, seq, rows in blocks]
     return [
         pa.RecordBatch.from_arrays([pa.array([row[i]], f.type) for i, f in enumerate(PACKED)], schema=PACKED)

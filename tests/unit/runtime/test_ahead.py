@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from anabranch.errors import InvalidArgumentError, InvalidWindowError
-from anabranch.runtime.ahead import FEWEST, MaxAhead, decided_limits, shows_own_clock, within_types
+from anabranch.runtime.ahead import FEWEST_ROWS, MaxAhead, decided_limits, shows_own_clock, within_types
 from anabranch.spark.columns import LAST_SECOND, TimeColumn, TimeKind
 from anabranch.split.gates import Census, RowGate
 from anabranch.store.records import TimeLimits
@@ -63,12 +63,12 @@ def test_a_bound_is_a_duration(value: Any) -> None:
 
 
 def test_a_negative_bound_is_refused() -> None:
-    with pytest.raises(InvalidArgumentError, match="rows of this moment would be refused"):
+    with pytest.raises(InvalidArgumentError, match="would refuse rows with the current time"):
         MaxAhead.of("-1 s")
 
 
 def test_a_few_rows_do_not_show_a_clock_of_their_own() -> None:
-    assert not shows_own_clock(FEWEST - 1, FEWEST - 1)
+    assert not shows_own_clock(FEWEST_ROWS - 1, FEWEST_ROWS - 1)
     assert not shows_own_clock(100, 50)
     assert shows_own_clock(100, 51)
 

@@ -12,14 +12,14 @@ from anabranch.runtime.arrivals import Arrivals
 def test_without_idle_time_rows_may_have_come_since_the_epoch_before_began() -> None:
     assert Arrivals(None).oldest(100.0, 101.1) == 100.0
     earlier = Arrivals(None)
-    earlier.saw_nothing(99.0)  # of an idle time before the epoch before
+    earlier.no_rows(99.0)  # of an idle time before the epoch before
     assert earlier.oldest(100.0, 101.1) == 100.0
 
 
 def test_after_idle_time_rows_came_after_the_last_look_that_found_nothing() -> None:
     arrivals = Arrivals(None)
     for at in (101.2, 110.0, 118.0):
-        arrivals.saw_nothing(at)
+        arrivals.no_rows(at)
     assert arrivals.oldest(100.0, 118.2) == 118.0
 
 
@@ -28,5 +28,5 @@ def test_with_a_trigger_rows_waited_at_most_its_interval(seen: float, oldest: fl
     #  100       110        120.3: the epoch of the trigger at 120
     #  |---------|..........|
     arrivals = Arrivals(10.0)
-    arrivals.saw_nothing(seen)
+    arrivals.no_rows(seen)
     assert arrivals.oldest(100.0, 120.3) == oldest

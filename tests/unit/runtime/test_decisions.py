@@ -81,15 +81,18 @@ def test_settings_that_this_release_cannot_use(settings: dict[str, Any], told: s
         ({"operators": {}}, "it is for the operators "),
         (
             {"operators": {**plan()["operators"], "join-9": {"routing": [], "decisions": {}}}},
-            "join-9, and the query has window-1, join-2",
+            "join-9, but the query has window-1, join-2",
         ),
-        ({"operators": {**plan()["operators"], "join-2": {"routing": [0], "decisions": {}}}}, "a routing of 1 groups"),
+        (
+            {"operators": {**plan()["operators"], "join-2": {"routing": [0], "decisions": {}}}},
+            "routing has 1 groups",
+        ),
         ({"operators": {**plan()["operators"], "join-2": {"routing": [0, -1, 0], "decisions": {}}}}, "the routing"),
         ({"operators": {**plan()["operators"], "join-2": {"decisions": {}}}}, "(KeyError: 'routing')"),
-        ({"idle": [4]}, "source 4 is idle, and the query has 1"),
-        ({"limits": {"latest": [], "auto": True}}, "the limits"),
-        ({"limits": {"latest": ["x"], "auto": True}}, "the limits"),
-        ({"limits": {"latest": [None], "auto": 3}}, "the limits"),
+        ({"idle": [4]}, "source 4 as idle, but the query has 1"),
+        ({"limits": {"latest": [], "auto": True}}, "its time limits"),
+        ({"limits": {"latest": ["x"], "auto": True}}, "its time limits"),
+        ({"limits": {"latest": [None], "auto": 3}}, "its time limits"),
         ({"limits": 5}, "it cannot be read (TypeError"),
         ({"idle": None}, "it cannot be read (TypeError"),
         ({"allowances": {"join-2": -1.0}}, "an allowance of -1.0 seconds"),
@@ -132,7 +135,7 @@ def test_drop_plans() -> None:
 
     assert "'before window-9', which is not a drop point" in told(**{"before window-9": good["points"]["source 0"]})
     for change, expected in (
-        ({"units": []}, "had other outputs"),
+        ({"units": []}, "for a query with other outputs"),
         ({"p": 1.5}, "a share p of 1.5"),
         ({"dropped": [[], []]}, "2 buckets of keys"),
         ({"tallies": None}, "it cannot be read (TypeError"),
@@ -147,7 +150,7 @@ def test_a_decision_at_a_point_that_is_refused_by_now() -> None:
     assert made.named["before window-2"].refused is not None
     assert made.fault(drop_plan({"before window-2": entry(made, "before window-2")})) is None
     wrong = {"p": 0.5, "bound": 3, "units": []}
-    assert "windows are dropped at source 0, and cannot be" in (made.fault(drop_plan({"source 0": wrong})) or "")
+    assert "at source 0, where this is not possible" in (made.fault(drop_plan({"source 0": wrong})) or "")
 
 
 def test_what_the_errors_say() -> None:

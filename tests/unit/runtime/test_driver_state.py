@@ -20,7 +20,7 @@ from anabranch.store.records import EpochDecision, EpochOutcome, OperatorOutcome
 def after(state: OperatorState) -> OperatorState:
     """The state as a restart finds it, but for what it reads from earlier records."""
     found = OperatorState.of(OperatorOutcome.from_json(json.loads(json.dumps(state.record(()).to_json()))))
-    found.latest, found.passed = dict(state.latest), dict(state.passed)
+    found.latest, found.recent_watermarks = dict(state.latest), dict(state.recent_watermarks)
     return found
 
 
@@ -47,7 +47,7 @@ def test_a_group_that_waits_holds_back_what_was_delivered_and_its_blocks() -> No
     state.wait(2, [0], {1: 0}, 300)
     assert (state.waiting, state.delivered) == ({1: (0, 7)}, 100)
     state.wait(3, [0, 1], {}, 400)
-    assert (state.waiting, state.delivered, state.passed) == ({}, 400, {3: 400})
+    assert (state.waiting, state.delivered, state.recent_watermarks) == ({}, 400, {3: 400})
 
 
 @given(

@@ -10,7 +10,7 @@ from anabranch.runtime.new_folders import NewFolders
 
 
 def fail_after(folders: NewFolders, *made: Path) -> None:
-    with pytest.raises(ValueError, match="no"), folders.gone_if_it_fails():
+    with pytest.raises(ValueError, match="no"), folders.removed_on_failure():
         for path in made:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("x")
@@ -35,6 +35,6 @@ def test_what_was_there_stays(tmp_path: Path) -> None:
 
 
 def test_after_a_start_that_succeeds_all_stays(tmp_path: Path) -> None:
-    with NewFolders([tmp_path / "checkpoint"], []).gone_if_it_fails():
+    with NewFolders([tmp_path / "checkpoint"], []).removed_on_failure():
         (tmp_path / "checkpoint").mkdir()
     assert (tmp_path / "checkpoint").exists()

@@ -20,7 +20,7 @@ from anabranch.runtime.worker import merge_by_time
 from anabranch.split.gates import PaneGate, RowGate
 from anabranch.split.readers import BlockReader, Reader, ReferenceReader, RowReader
 from anabranch.split.routes import ColumnRoute, FunctionRoute, Route
-from anabranch.split.splitter import ALL_GROUPS, MARK, Splitter
+from anabranch.split.splitter import ALL_GROUPS, REPORT_GROUP, Splitter
 from tests.oracles.split import substreams
 
 TIMES = pa.schema([("t", pa.int64()), ("n", pa.int64())])
@@ -61,7 +61,7 @@ def received(split: Splitter, batches: Sequence[pa.RecordBatch]) -> tuple[list[l
     marks = []
     for batch in split(iter(batches)):
         for row in batch.to_pylist():
-            if row["grp"] == MARK:
+            if row["grp"] == REPORT_GROUP:
                 marks.append({**json.loads(row["block"]), "worker": row["worker"]})
                 continue
             block = unpack(row["block"])
@@ -153,7 +153,7 @@ def test_a_block_travels_as_pack_makes_it() -> None:
 def test_only_the_columns_asked_for_travel() -> None:
     split = splitter(RowReader(), ColumnRoute("to", "all"), 2, 1, columns=("n", "t"))
     tuples = [[{"t": 1, "n": 1, "to": 0, "all": False, "s": "x"}]]
-    rows = [row for batch in split(iter(batches_of(tuples))) for row in batch.to_pylist() if row["grp"] != MARK]
+    rows = [row for batch in split(iter(batches_of(tuples))) for row in batch.to_pylist() if row["grp"] != REPORT_GROUP]
     assert [unpack(row["block"]).schema.names for row in rows] == [["n", "t"]]
 
 

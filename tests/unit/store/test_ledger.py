@@ -60,7 +60,7 @@ def test_a_decision_never_changes(ledger: Ledger) -> None:
 
     ledger.write_decision(1, routed(4, (0, 1)))
     ledger.write_decision(1, routed(4, [0, 1]))
-    with pytest.raises(StateError, match="epoch 1 is decided already"):
+    with pytest.raises(StateError, match="epoch 1 already has a different decision"):
         ledger.write_decision(1, routed(5, (0, 1)))
     assert ledger.decision(1) == routed(4, (0, 1))
 
@@ -110,7 +110,7 @@ def test_the_same_decision_is_the_same(tmp_path_factory: pytest.TempPathFactory,
 
 
 def test_what_json_cannot_hold(ledger: Ledger) -> None:
-    with pytest.raises(InvalidArgumentError, match="the ledger cannot hold this"):
+    with pytest.raises(InvalidArgumentError, match="the ledger cannot store this"):
         ledger.write_decision(0, EpochDecision({"x": OperatorDecision((), {"x": object()})}))
     assert ledger.decision(0) is None
     ledger.write_decision(0, EpochDecision(allowances={"x": math.inf}))
@@ -124,7 +124,7 @@ def test_a_record_of_a_later_release_is_refused_with_both_versions(folder: Folde
     folder.write("000000000000.plan", "plan", later, query="q")
     for read in (ledger.outcome, ledger.decision):
         with pytest.raises(
-            CheckpointError, match=f"version {VERSION + 1}, and this release reads up to version {VERSION}"
+            CheckpointError, match=f"version {VERSION + 1}, but this release reads up to version {VERSION}"
         ):
             read(0)
 

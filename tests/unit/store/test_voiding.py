@@ -47,7 +47,7 @@ def test_a_voided_decision_stays_in_the_ledger_and_the_epoch_is_decided_anew(fol
     assert again.decision(done) == decided(8)
     files = folder.sub("ledger").files()
     assert {f"{done:012d}.plan", f"{done:012d}.void", f"{done:012d}.plan-1"} <= set(files)
-    with pytest.raises(StateError, match="is decided already"):
+    with pytest.raises(StateError, match="already has a different decision"):
         again.write_decision(done, decided(9))
 
 

@@ -1,8 +1,8 @@
-"""The right answers, from a slow and obvious computation: what a run is compared with.
+"""The right answers, from a slow and obvious computation. A run is compared with them.
 
-Nothing here is shared with the fast path. The whole input is known, so each rule is one SQL view (`reference_sql.py`),
-and DuckDB runs them on one machine, larger than memory if need be. That also makes it an offline computation: where a
-validator uses what no system can know in time, the reference has it and the rule's comment says so.
+This shares no code with the fast path. The whole input is known, so each rule is one SQL view (`reference_sql.py`), and
+DuckDB runs them on one machine; data may be larger than memory. It is an offline computation: if a validator uses what
+no system can know in time, so does the reference, and the rule's comment says so.
 
 DuckDB is an optional dependency.
 """
@@ -37,10 +37,10 @@ _TABLES = {
 
 @dataclass(frozen=True)
 class Expected:
-    """The right answers as Parquet files, one for each kind; the columns are those of the answers.
+    """The right answers as Parquet files, one for each kind, with the columns of the answers.
 
     `balance` has a row for every acceptable answer: Balance with a ResultTime from Earliest to Latest. Each QID has one
-    row that is no Alternative; ResultTime is the one that the validator of this mode gives.
+    row that is not an Alternative; its ResultTime is the one that the validator of this mode gives.
     """
 
     mode: Mode
@@ -62,9 +62,9 @@ def expected_answers(
 ) -> Expected:
     """Compute the right answers to an input and write them into a folder.
 
-    `history` and `segment_history` may be None if nothing asks for them: a query without history has no answer. The
-    input may have any number of expressways. Beside the answers the folder holds a database and spilled data while this
-    runs, about as large as the input twice.
+    `history` and `segment_history` may be None if no query needs them: a query without history has no answer. The
+    input may have any number of expressways. While this runs, the folder also holds a database and spilled data, about
+    twice as large as the input.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -84,13 +84,13 @@ def expected_answers(
 
 
 def connect(database: Path | None = None, *, threads: int | None = None) -> DuckDBPyConnection:
-    """A DuckDB, in memory or in a file beside which it spills."""
+    """A DuckDB connection, in memory or with a file, beside which it spills."""
     try:
         import duckdb
     except ImportError as error:
         raise MissingDependencyError(
             "the reference of Linear Road needs DuckDB, which is not installed; without it no answer can be checked",
-            hint='pip install "anabranch[linearroad]"',
+            hint='run pip install "anabranch[linearroad]"',
         ) from error
     connection = duckdb.connect(str(database) if database else ":memory:")
     connection.execute("SET preserve_insertion_order = false")  # order costs memory, and no answer depends on it
@@ -107,7 +107,7 @@ def parquet(paths: Paths) -> str:
 
 
 def quoted(text: str | Path) -> str:
-    """A string literal."""
+    """The text as a SQL string literal."""
     return "'" + str(text).replace("'", "''") + "'"
 
 

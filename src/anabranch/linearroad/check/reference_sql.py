@@ -1,11 +1,11 @@
 """The rules of Linear Road as SQL, one named view per rule, in the order in which they build on each other.
 
-`reference.py` runs them. Each view says its rule in a comment, so that it can be checked against the specification by
-reading; a rule on which the two validators disagree is a `Rule` with two texts, and there is no other place where the
-modes part. What is read more than once is a table, and so computed once.
+`reference.py` runs them. Each view states its rule in a comment, so that a reader can check it against the
+specification. A rule on which the two validators disagree is a `Rule` with two texts; the modes differ nowhere else.
+A result that is read more than once is a table, and so computed once.
 
-The SQL is DuckDB's. Integers are widened before they are added or compared, because the input's columns are as narrow
-as they can be. Times are whole seconds, minutes are M(t) = t // 60 + 1.
+The SQL is DuckDB's. Integers are widened before they are added or compared, because the columns of the input are
+narrow. Times are whole seconds, minutes are M(t) = t // 60 + 1.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class Rule:
     paper: str
     flat_lav: str
     stored: bool = False
-    """Whether it is a table: several others read it, or it is large."""
+    """Whether it is a table, because several others read it or it is large."""
 
     def statement(self, mode: Mode) -> str:
-        """What makes the view."""
+        """The SQL that creates the view."""
         sql = self.paper if mode is Mode.PAPER else self.flat_lav
         return f"CREATE {'TABLE' if self.stored else 'VIEW'} {self.name} AS {sql}"
 
@@ -39,7 +39,7 @@ ROAD = (
     _same(
         "report",
         # Position reports, each with the car's report before and the time of the one after. More than 60 s of silence,
-        # or another expressway, end a trip: what follows is a re-entry. What is no place on the road is no report.
+        # or another expressway, end a trip: what follows is a re-entry. A tuple without a valid place is not a report.
         """
         SELECT Time::INT AS Time, Time // 60 + 1 AS Minute, VID, Spd, XWay, Lane, Dir, Seg, Pos,
                lag(Time) OVER car AS PrevTime,
@@ -177,7 +177,7 @@ ACCIDENTS = (
     ),
     _same(
         "in_force",
-        # The accident that a car entering Seg in Minute is told of: at most 4 segments downstream (east: ahead is a
+        # The accident in the alert for a car entering Seg in Minute: at most 4 segments downstream (east: ahead is a
         # larger segment, west: a smaller one), the nearest. A time is below 2^15, so a minute below 548.
         """
         SELECT XWay, Dir, (CASE WHEN Dir = 0 THEN Seg - Distance ELSE Seg + Distance END) AS Seg, Minute,
@@ -218,7 +218,7 @@ BALANCES = (
     _same("question", "SELECT QID, Time::INT AS Time, VID FROM input WHERE Type = 2 AND Time >= 0", stored=True),
     Rule(
         "account",
-        # What the cars that ask had paid, over all expressways, from Time on.
+        # What the cars that ask have paid on all expressways, from Time on.
         # paper: a toll is charged at the car's next notification on that expressway, and the exit lane does not notify.
         #   So the last segment of a trip is not paid until the car comes back.
         # flat-lav: a toll is charged on entering another segment, in any lane, on the same trip; Number counts charges.

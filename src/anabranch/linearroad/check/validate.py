@@ -1,20 +1,20 @@
 """Whether a run answered everything, right and in time: its output against the reference.
 
-Each kind of answer is compared for itself. Every answer has a key (the car and the second, or the query), and:
+Each kind of answer is compared separately. Every answer has a key (the car and the second, or the query), and:
 
 ============  ======================================================================================
-equal         a key that is expected, with an answer that is right
-wrong         a key that is expected, with answers of which none is right
-missing       a key that is expected, without an answer
-unexpected    a key with answers, of which none is expected
-duplicates    answers beyond the first of a key
-late, early   answers after the limit of their kind, or before their question; counted besides the above, and
-              only of a run in real time: in another, tuples are never due
+equal         an expected key with a right answer
+wrong         an expected key with answers, none of which is right
+missing       an expected key without an answer
+unexpected    a key with answers, none of which is expected
+duplicates    answers beyond the first for a key
+late, early   answers after the limit of their kind, or before their question; counted in addition to the above,
+              and only for a run in real time: in other runs, tuples are never due
 ============  ======================================================================================
 
-Big runs drive copies of one base trace, which differ in their numbers only. The reference is computed for the base, and
-each copy's answers, numbered like the base, must be the same rows. Their number and the sum of their hashes say so
-without a join; only copies that differ are compared row by row.
+Large runs use copies of one base trace, which differ only in their numbers. The reference is computed for the base, and
+the answers of each copy, renumbered like the base, must be the same rows. Their count and the sum of their hashes show
+that without a join; only copies that differ are compared row by row.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 EXAMPLES = 5
-"""How many answers are shown of each difference."""
+"""How many answers are shown for each difference."""
 NEVER = 1e9
-"""The second in which an answer leaves that was never seen to leave."""
+"""The time of an answer whose publication was not recorded."""
 EMIT = "Emit"
-"""When an answer left, in seconds of the simulation: by the epoch that published it, no column of the answers."""
+"""When an answer was published, in simulated seconds: known from its epoch, not a column of the answers."""
 COPIES_IN_DETAIL = 3
 """How many copies that differ are compared row by row."""
 
@@ -57,7 +57,7 @@ class Example:
 
 @dataclass(frozen=True)
 class KindReport:
-    """How the answers of one kind compare; see the module for what is counted."""
+    """The comparison of one kind of answers; the module's docstring says what is counted."""
 
     expected: int = 0
     given: int = 0
@@ -68,30 +68,30 @@ class KindReport:
     duplicates: int = 0
     late: int | None = None
     early: int | None = None
-    """None, as `late` and `worst_response`: the run was not in real time"""
+    """None if the run was not in real time; so are `late` and `worst_response`"""
     worst_response: float | None = None
-    """The longest time to an answer, in seconds."""
+    """The longest response time in seconds."""
     copies_estimated: int = 0
     """Copies that differ but were not compared row by row: all their answers count as missing and as unexpected."""
     examples: tuple[Example, ...] = ()
 
     @property
     def differences(self) -> int:
-        """Never fewer than there are."""
+        """An upper bound of the differences."""
         of_time = (self.late or 0) + (self.early or 0)
         return self.missing + self.unexpected + self.wrong + self.duplicates + of_time
 
 
 @dataclass(frozen=True)
 class Report:
-    """How a run's answers compare with the reference."""
+    """The comparison of a run's answers with the reference."""
 
     mode: Mode
     by_kind: dict[str, KindReport]
 
     @property
     def differences(self) -> int:
-        """0 if all answers are right and, where that was measured (`timed`), in time."""
+        """0 if all answers are right and, if that was measured (`timed`), in time."""
         return sum(kind.differences for kind in self.by_kind.values())
 
     @property
@@ -100,7 +100,7 @@ class Report:
         return any(kind.late is not None for kind in self.by_kind.values())
 
     def examples(self) -> list[str]:
-        """Some of the differences, a line each."""
+        """Some of the differences, one line each."""
         return [
             f"{name} {each.difference}: {each.answer} {each.reason}"
             for name, kind in self.by_kind.items()
@@ -113,7 +113,7 @@ class Report:
         return {"mode": self.mode.value, "differences": self.differences, "timed": self.timed, "by_kind": kinds}
 
     def table(self) -> Table:
-        """The figures, a line for each kind of answer."""
+        """The figures as a table, with a line for each kind of answer."""
         right = "all answers are right and in time" if self.timed else "all answers are right"
         verdict = right if not self.differences else f"{self.differences:,} differences"
         verdict += "" if self.timed else "; response times were not measured"
@@ -142,19 +142,19 @@ def validate(
 ) -> Report:
     """Compare a run's output folder with the reference.
 
-    `published`: for epochs of a run in real time, the second of the simulation at which their answers could be seen.
-    Response times are counted until that, and for no other epochs; without it there are none.
+    `published`: for each epoch in real time, the simulated second in which its answers were published. Response times
+    count until then, and only for these epochs; without it, there are no response times.
 
     With `copies`, the first three arguments are those of the base trace. `expected` are its right answers, if they have
-    been computed before.
+    already been computed.
     """
     if expected is not None and expected.mode is not mode:
         raise InvalidArgumentError(
-            f"the expected answers are those of {expected.mode.value}, not of {mode.value}: they differ by design",
+            f"the expected answers are for the mode {expected.mode.value}, not {mode.value}, and the modes differ",
             hint="compute them in the mode of the run",
         )
     if not Path(output).is_dir():
-        raise InvalidArgumentError(f"there is no folder {output} to validate", hint="name the output folder of a run")
+        raise InvalidArgumentError(f"there is no folder {output} to validate", hint="give the output folder of a run")
     with tempfile.TemporaryDirectory(prefix="linear-road-") as folder:
         if expected is None:
             expected = expected_answers(trace_input, history, segment_history, mode, folder, threads=threads)
@@ -171,14 +171,14 @@ KEYS = {
     "expenditure": ("QID",),
     "traveltime": ("QID",),
 }
-"""What tells the answers of a kind apart."""
+"""The key columns of each kind of answers."""
 
 _NUMBER = {"toll": "VID", "accident": "XWay"}
-"""The column that says which copy an answer belongs to; QID where nothing is said."""
+"""The column that says which copy an answer belongs to; QID for the kinds not listed."""
 
 
 class _Sum(NamedTuple):
-    """The answers of one copy, summed up in one pass."""
+    """Counts and hashes of the answers of one copy, from one pass."""
 
     answers: int = 0
     checksum: int = 0
@@ -188,7 +188,7 @@ class _Sum(NamedTuple):
 
 
 class _Comparison:
-    """One kind of answer: the views `given` and `expected`, numbered like the base, and what is asked of them."""
+    """Compares one kind of answers: the views `given` and `expected`, numbered like the base, and queries on them."""
 
     def __init__(
         self,
@@ -211,10 +211,10 @@ class _Comparison:
         connection.execute(f"CREATE OR REPLACE VIEW expected AS FROM {parquet(expected.path(kind))}")
 
     def run(self) -> KindReport:
-        """Count, and compare row by row where the counts do not suffice."""
+        """Compare the counts, and the rows of copies whose counts differ."""
         sums = self._sums()
         wanted = _Sum(*self._row(f"SELECT count(DISTINCT ({self._key})), {self._checksum} FROM expected"))
-        # A balance may have several right answers, so that hashes cannot tell; they are few, and all are compared.
+        # A balance may have several right answers, so hashes prove nothing. Balances are few: compare all of them.
         compare_all = self._kind == "balance"
         differing = [n for n in self._numbers if compare_all or sums.get(n, _Sum())[:2] != wanted[:2]]
         detailed = differing if compare_all else differing[:COPIES_IN_DETAIL]
@@ -238,7 +238,7 @@ class _Comparison:
         return replace(report, examples=tuple(e for name, sql in wanting.items() for e in self._examples(name, sql)))
 
     def _view_given(self, folder: Path, published: Mapping[int, float] | None) -> None:
-        """All answers of the run, with the number of their copy and with the numbers they would have in the base."""
+        """All answers of the run, with the number of their copy, renumbered like the base."""
         files = [path for path in sorted(folder.rglob("*.parquet")) if not _is_hidden(path.relative_to(folder))]
         if files:
             read = ", hive_partitioning = false, filename = true"
@@ -270,7 +270,7 @@ class _Comparison:
         return {copy: _Sum(*figures) for copy, *figures in rows}
 
     def _row_by_row(self, copies: list[int], answers: int) -> KindReport:
-        """Compare these copies. The table `judged` has a row for each key that was answered."""
+        """Compare these copies row by row. The table `judged` has a row for each key with an answer."""
         self._connection.execute(f"""
             CREATE OR REPLACE TABLE judged AS
             SELECT Copy, {self._key}, any_value(Wanted) AS Wanted, bool_or(IsRight) AS IsRight, count(*) AS Answers
@@ -289,7 +289,7 @@ class _Comparison:
         return KindReport(equal=equal, wrong=wrong, unexpected=unexpected, duplicates=duplicates, missing=missing)
 
     def _differing(self, copies: list[int]) -> dict[str, str]:
-        """For each difference, the SQL of copy, answer and reason; by `judged` of the copies that were compared."""
+        """For each kind of difference, the SQL for copy, answer and reason, based on `judged`."""
         keys = KEYS[self._kind]
         given = ", ".join(f"g.{column}" for column in self._columns)
         judged = f"given AS g JOIN judged AS j ON g.Copy = j.Copy AND {_equal(keys, 'g', 'j')}"
@@ -322,7 +322,7 @@ class _Comparison:
         }
 
     def _examples(self, difference: str, sql: str) -> Iterator[Example]:
-        """Some rows of a difference, in the run's own numbers."""
+        """Some rows of a kind of difference, in the run's own numbers."""
         for copy, *answer, reason in self._rows(f"FROM ({sql}) LIMIT {EXAMPLES}"):
             own = {
                 name: None if value is None else value + copy * self._offset(name)
@@ -347,10 +347,10 @@ class _Comparison:
 
     @property
     def _acceptable(self) -> str:
-        """When an answer g with the key of an expected e is right.
+        """The condition under which an answer g with the key of an expected answer e is right.
 
-        A balance is right if it was true at its ResultTime, and that is recent enough. What was true and what is recent
-        depends on the mode: the reference has each acceptable balance, with the times at which it is acceptable.
+        A balance is right if it was true at its ResultTime, and that is recent enough. Both depend on the mode: the
+        reference has each acceptable balance, with the times at which it is acceptable.
         """
         if self._kind == "balance":
             return "g.Time = e.Time AND g.Balance = e.Balance AND g.ResultTime BETWEEN e.Earliest AND e.Latest"
@@ -358,7 +358,7 @@ class _Comparison:
 
     @property
     def _checksum(self) -> str:
-        """A sum does not depend on the order, and unlike an exclusive or it changes with every duplicate."""
+        """A sum does not depend on the order, and unlike an exclusive or, it changes with every duplicate."""
         return f"coalesce(sum(hash({', '.join(f'{column}::BIGINT' for column in self._asked)})::HUGEINT), 0)"
 
     def _rows(self, sql: str) -> list[tuple[Any, ...]]:
@@ -377,20 +377,20 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 def _moment(path: Path, published: Mapping[int, float]) -> float | None:
-    """When the answers of a file left. None before real time began: they count as answered at once.
+    """When the answers of a file were published; None before real time began: they count as answered at once.
 
-    A later epoch whose moment is not known counts as one that never left.
+    A later epoch whose time is not known counts as never published.
     """
     epoch = _epoch_of(path)
     return published.get(epoch, None if epoch < min(published, default=epoch + 1) else NEVER)
 
 
 def _epoch_of(path: Path) -> int:
-    """The epoch that published a file; -1 where the path does not say."""
+    """The epoch that published a file; -1 if the path does not say."""
     found = re.match(r"epoch-(\d+)-", path.name)
     return int(found[1]) if found else -1
 
 
 def _is_hidden(path: Path) -> bool:
-    """Whether Spark would not read it either."""
+    """Whether the file is hidden, so that Spark would not read it either."""
     return any(part.startswith(("_", ".")) for part in path.parts)

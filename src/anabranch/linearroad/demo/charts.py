@@ -1,4 +1,4 @@
-"""SVG, as text: heat maps of a road, and lines over the time of the simulation.
+"""SVG as text: heat maps of a road, and lines over simulated time.
 
 Each function returns parts of a drawing. Colours that must fit light and dark are classes, which the page's style sets.
 """
@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anabranch.linearroad.demo.colours import png
-from anabranch.linearroad.demo.told import Accident
+from anabranch.linearroad.demo.road_map import Accident
 from anabranch.linearroad.schema import SEGMENTS
 from anabranch.text import amount
 
 
 @dataclass(frozen=True)
 class Box:
-    """Where something is drawn, in units of the drawing."""
+    """The position of something in units of the drawing."""
 
     left: float
     top: float
@@ -161,7 +161,7 @@ def steps(ends: Sequence[float], values: Sequence[float], box: Box, axis: Axis) 
 
 
 def ticks(highest: float, count: int) -> list[float]:
-    """Round numbers from 0 to the highest: about so many, 1, 2 or 5 times a power of ten apart."""
+    """Round numbers from 0 to the highest, 1, 2 or 5 times a power of ten apart; `count` is approximate."""
     rough = highest / count
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * 0.999)
@@ -169,7 +169,7 @@ def ticks(highest: float, count: int) -> list[float]:
 
 
 def text(x: float, y: float, words: str, style: str, anchor: str = "start") -> str:
-    """Words at a place."""
+    """A text element at a position."""
     return f'<text class="{style}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
 
 

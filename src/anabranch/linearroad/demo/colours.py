@@ -21,20 +21,20 @@ ANCHORS = (
 MISSING = "#39404d"
 """The colour where no car reported."""
 BACKGROUND, INK, FAINT, LINE = "#0f1117", "#e8e6e3", "#9aa0ab", "#2b303b"
-MARK = "#5ad1ff"
-"""Marks incidents: a hue that the scale does not contain."""
+INCIDENT = "#5ad1ff"
+"""The colour of incidents: a hue that the scale does not contain."""
 
 HALVES = 254
 """The largest byte of a speed, in half km/h. The byte above it stands for a missing speed."""
 
 
 def rgb(colour: str) -> tuple[int, int, int]:
-    """#rrggbb as numbers."""
+    """A colour #rrggbb as three numbers."""
     return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
 
 
 def palette() -> npt.NDArray[np.uint8]:
-    """The colour of each byte that `to_bytes` gives, as 256 rows of red, green, blue."""
+    """The colour of each byte that `to_bytes` returns, as 256 rows of red, green, blue."""
     speeds = np.arange(256) / 2
     anchors = np.array([rgb(a) for a in ANCHORS], dtype=float)
     at = np.linspace(0.0, TOP, len(ANCHORS))

@@ -1,7 +1,7 @@
 """The page `linear-road.html`: one file that needs no network and no matplotlib.
 
-All figures are those of the run: of its output, its epochs and the validator's report. The script at the end of the
-page only reads the maps out under the cursor.
+All figures come from the run: its output, its epochs and the validator's report. The script at the end of the page only
+shows the values of the maps under the cursor.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anabranch.linearroad.demo.charts import Box, Line, heat_map, image, line_chart, text
-from anabranch.linearroad.demo.colours import MARK
+from anabranch.linearroad.demo.colours import INCIDENT
 from anabranch.linearroad.demo.result import DemoResult, rates
 from anabranch.linearroad.demo.shades import (
     KIND_COLOURS,
@@ -52,20 +52,20 @@ def write(result: DemoResult, path: Path) -> Path:
 
 
 def values(result: DemoResult) -> dict[str, str]:
-    """What goes into the template."""
-    told, response = result.told, result.response
+    """The values for the template."""
+    road_map, response = result.road_map, result.response
     return {
-        "mark": MARK,
+        "mark": INCIDENT,
         "verdict": escape(result.verdict),
         "verdict_class": "right" if result.right else "wrong",
         "verdict_mark": "✓" if result.right else "✗",
         "mode": result.report.mode.value,
         "expressways": count(result.trace.expressways, "expressway"),
         "minutes": count(-(-result.trace.seconds // 60), "minute"),
-        "speed": "as fast as it goes" if result.pace is None else f"{result.pace:g} times as fast as it happened",
+        "speed": "as fast as possible" if result.pace is None else f"at {result.pace:g} times real time",
         "seconds": f"{result.driven.seconds:.0f}",
         "master": escape(result.master),
-        "tuples": f"{told.tuples:,}",
+        "tuples": f"{road_map.tuples:,}",
         "answers": f"{result.answers:,}",
         "rate": amount(result.peak_rate),
         "epochs": f"{len(result.epochs):,}",
@@ -73,9 +73,9 @@ def values(result: DemoResult) -> dict[str, str]:
         "median": f"{response.median:.2f}",
         "worst": f"{response.worst:.2f}",
         "clock_note": clock_note(result),
-        "charged": large(told.charged),
-        "accidents": f"{len(told.accidents)}",
-        "alerts": f"{told.count('accident'):,}",
+        "charged": large(road_map.charged),
+        "accidents": f"{len(road_map.accidents)}",
+        "alerts": f"{road_map.count('accident'):,}",
         "maps": maps(result),
         "sight": sight(result),
         "charts": charts(result),
@@ -88,18 +88,18 @@ def values(result: DemoResult) -> dict[str, str]:
 
 
 def maps(result: DemoResult) -> str:
-    """All directions of all expressways."""
-    told, minutes = result.told, result.trace.seconds / 60
-    roads = [(xway, way) for xway in range(len(told.speed)) for way in range(DIRECTIONS)]
+    """The maps of all directions of all expressways."""
+    road_map, minutes = result.road_map, result.trace.seconds / 60
+    roads = [(xway, way) for xway in range(len(road_map.speed)) for way in range(DIRECTIONS)]
     height = _MAP_TOP + len(roads) * _PITCH + 2
     parts = [f'<svg id="maps" viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="speeds and tolls of the roads">']
     parts += _scale(0, "speed, miles per hour", speed_scale(180), speed_marks())
     parts += _scale(1, "toll", toll_scale(180), toll_marks())
     for row, (xway, way) in enumerate(roads):
-        accidents = [each for each in told.accidents if (each.xway, each.way) == (xway, way)]
+        accidents = [each for each in road_map.accidents if (each.xway, each.way) == (xway, way)]
         speeds, tolls = map_box(row, 0), map_box(row, 1)
-        parts += heat_map(speed_bytes(told.speed[xway, way]), speeds, minutes, accidents)
-        parts += heat_map(toll_bytes(told.toll[xway, way]), tolls, minutes, accidents, labels=False)
+        parts += heat_map(speed_bytes(road_map.speed[xway, way]), speeds, minutes, accidents)
+        parts += heat_map(toll_bytes(road_map.toll[xway, way]), tolls, minutes, accidents, labels=False)
         middle = speeds.top + speeds.height / 2
         label = f"expressway {xway}, {WAYS[way]} {'↑' if way == 0 else '↓'}"
         parts.append(f'<text class="road" transform="translate(13 {middle:g}) rotate(-90)">{label}</text>')
@@ -108,7 +108,7 @@ def maps(result: DemoResult) -> str:
 
 
 def map_box(row: int, column: int) -> Box:
-    """Where a map is."""
+    """The position of a map."""
     return Box(_LEFT + column * (_MAP_WIDTH + _BETWEEN), _MAP_TOP + row * _PITCH, _MAP_WIDTH, _MAP_HEIGHT)
 
 
@@ -122,33 +122,33 @@ def _scale(column: int, title: str, cells: NDArray[np.uint8], marks: Iterable[tu
 
 
 def sight(result: DemoResult) -> str:
-    """What one sees, in the run's own words."""
-    told = result.told
+    """What the maps show, in words."""
+    road_map = result.road_map
     parts = [
-        "Dark segments are free, glowing ones slow (left) or dear (right). Near cities the ramps are busy: there the "
-        "road fills up, the average speed falls below 40 miles per hour, and a toll sets in that rises with the square "
-        "of the cars. At first every road is slow, since all cars have just come from a ramp."
+        "Dark segments are free, glowing ones are slow (left) or expensive (right). Near cities the ramps are busy: "
+        "the road fills up, the average speed falls below 40 miles per hour, and a toll is due that rises with the "
+        "square of the number of cars. At first every road is slow, since all cars have just come from a ramp."
     ]
-    if told.accidents:
-        longest = max(told.accidents, key=lambda each: each.last - each.first)
+    if road_map.accidents:
+        longest = max(road_map.accidents, key=lambda each: each.last - each.first)
         parts.append(
-            "A blue bar is an accident, from the first to the last car that was warned of it: for instance on "
+            "A blue bar is an accident, from the first to the last car that was warned: for instance on "
             f"expressway {longest.xway}, {WAYS[longest.way]}, segment {longest.segment}, from {clock(longest.first)} "
-            f"to {clock(longest.last)}. While it lasts, its segment and the four before it cost nothing, so that cars "
-            "may leave early: a dark gap in the tolls."
+            f"to {clock(longest.last)}. While it lasts, its segment and the four before it are free of charge, so that "
+            "cars may leave early: a dark gap in the tolls."
         )
-    dearest = float(np.nan_to_num(told.toll).max())
+    dearest = float(np.nan_to_num(road_map.toll).max())
     if dearest > 0:
-        xway, way, segment, minute = np.argwhere(told.toll == dearest)[0].tolist()
+        xway, way, segment, minute = np.argwhere(road_map.toll == dearest)[0].tolist()
         parts.append(
-            f"Nothing was dearer than segment {segment} of expressway {xway}, {WAYS[way]}, in minute {minute + 1}: "
+            f"The highest toll was in segment {segment} of expressway {xway}, {WAYS[way]}, in minute {minute + 1}: "
             f"{dearest:,.0f}."
         )
     return " ".join(parts)
 
 
 def charts(result: DemoResult) -> str:
-    """Rates and response times over the time of the simulation, an epoch at a time."""
+    """Rates and response times over simulated time, epoch by epoch."""
     epochs, driven = result.epochs, result.driven
     ends = [(epoch.last + 1) / 60 for epoch in epochs]
     answers = [Line(KINDS[kind][0], KIND_COLOURS[kind], rates(epochs, kind)) for kind in KINDS]
@@ -169,7 +169,7 @@ def charts(result: DemoResult) -> str:
 
 
 def answer_rows(result: DemoResult) -> str:
-    """A row for each kind of answer: what the validator counted, and how long answers took."""
+    """A row for each kind of answer: the validator's counts, and the response times."""
     rows = []
     for kind, (name, meaning) in KINDS.items():
         cells = figures(result, kind)
@@ -185,48 +185,48 @@ def answer_rows(result: DemoResult) -> str:
 
 
 def accident_rows(result: DemoResult) -> str:
-    """The accidents, in the order in which they were told."""
+    """The accidents, in the order of their first warning."""
     rows = [
         f"<tr><th>{each.xway} {ARROWS[each.way]} {WAYS[each.way]}</th><td>{each.segment}</td>"
         f"<td>{clock(each.first)}</td><td>{clock(each.last)}</td><td>{each.alerts:,}</td></tr>"
-        for each in sorted(result.told.accidents, key=lambda each: each.first)
+        for each in sorted(result.road_map.accidents, key=lambda each: each.first)
     ]
     return "\n".join(rows) or '<tr><td colspan="5">no accident in these minutes</td></tr>'
 
 
 def balance_rows(result: DemoResult) -> str:
-    """Cars that asked, and have been charged most."""
+    """The cars with the highest balances, among those that asked."""
     rows = [
         f"<tr><th>{each.vid:,}</th><td>{clock(each.time)}</td><td>{each.amount:,}</td></tr>"
-        for each in result.told.highest_balances(BALANCES)
+        for each in result.road_map.highest_balances(BALANCES)
     ]
-    return "\n".join(rows) or '<tr><td colspan="3">nobody asked</td></tr>'
+    return "\n".join(rows) or '<tr><td colspan="3">no car asked</td></tr>'
 
 
 def clock_note(result: DemoResult) -> str:
     """How the response time was measured."""
     if result.driven.clock is None:
         return (
-            "The tuples came as fast as they were taken, so none was ever due: the time is that from reading an epoch "
-            "to publishing its answers, in seconds of the wall clock."
+            "The tuples were replayed as fast as possible, so none was ever due: the time is from reading an epoch to "
+            "publishing its answers, in seconds of the wall clock."
         )
     return (
-        "The time counts from the moment at which the paced recording had a tuple due to the moment at which its "
-        "answer could be read in a file, in seconds of the wall clock: waiting for the running epoch is part of it. "
-        f"The limits are those of the benchmark; they are for a clock that runs {result.pace:g} times slower."
+        "The time counts from when the paced recording had a tuple due until its answer could be read in a file, in "
+        "seconds of the wall clock. It includes the wait for the current epoch. "
+        f"The limits are the benchmark's; they are for a clock that runs {result.pace:g} times slower."
     )
 
 
 def readout(result: DemoResult) -> dict[str, object]:
-    """What the cursor reads, and where the maps are. -1: nothing was told."""
-    told = result.told
-    roads = [(xway, way) for xway in range(len(told.speed)) for way in range(DIRECTIONS)]
+    """The values shown under the cursor, and the positions of the maps. -1: no value is known."""
+    road_map = result.road_map
+    roads = [(xway, way) for xway in range(len(road_map.speed)) for way in range(DIRECTIONS)]
     first, second = map_box(0, 0), map_box(0, 1)
     return {
         "roads": [f"expressway {xway}, {WAYS[way]}" for xway, way in roads],
-        "speed": [np.nan_to_num(told.speed[road], nan=-1).astype(int).ravel().tolist() for road in roads],
-        "toll": [np.nan_to_num(told.toll[road], nan=-1).astype(int).ravel().tolist() for road in roads],
-        "columns": told.speed.shape[-1],
+        "speed": [np.nan_to_num(road_map.speed[road], nan=-1).astype(int).ravel().tolist() for road in roads],
+        "toll": [np.nan_to_num(road_map.toll[road], nan=-1).astype(int).ravel().tolist() for road in roads],
+        "columns": road_map.speed.shape[-1],
         "minutes": result.trace.seconds / 60,
         "lefts": [first.left, second.left],
         "map": {"width": first.width, "height": first.height, "top": first.top, "pitch": _PITCH},

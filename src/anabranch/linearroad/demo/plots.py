@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from anabranch.linearroad.demo import colours
 from anabranch.linearroad.demo.result import DemoResult, rates
+from anabranch.linearroad.demo.road_map import Accident
 from anabranch.linearroad.demo.shades import (
     KIND_COLOURS,
     speed_bytes,
@@ -22,7 +23,6 @@ from anabranch.linearroad.demo.shades import (
     toll_scale,
 )
 from anabranch.linearroad.demo.tables import KINDS, WAYS
-from anabranch.linearroad.demo.told import Accident
 from anabranch.linearroad.schema import DIRECTIONS, LIMITS, SEGMENTS
 from anabranch.text import amount
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 FILE = "linear-road.png"
 ROWS = 4
-"""Directions of expressways in the picture; the page has all."""
+"""Maximum number of directions of expressways in the picture; the page has all."""
 
 
 def available() -> bool:
@@ -42,11 +42,11 @@ def available() -> bool:
 
 def write(result: DemoResult, path: Path) -> Path:
     """Draw the picture and save it."""
-    # Imported here, so that the demo runs without it.
+    # Imported here, so that the demo runs without matplotlib.
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    roads = [(xway, way) for xway in range(len(result.told.speed)) for way in range(DIRECTIONS)][:ROWS]
+    roads = [(xway, way) for xway in range(len(result.road_map.speed)) for way in range(DIRECTIONS)][:ROWS]
     with rc_context(style(12.5)):
         figure = Figure(figsize=(16, 4.85 + 2.1 * len(roads)), dpi=110)
         inch = 1 / figure.get_figheight()
@@ -97,12 +97,13 @@ def _title(figure: Figure, result: DemoResult) -> None:
         fontsize=22,
         weight="bold",
     )
-    how = "as fast as it goes" if result.pace is None else f"{result.pace:g} times as fast as it happened"
+    how = "as fast as possible" if result.pace is None else f"at {result.pace:g} times real time"
     figure.text(
         0.052,
         1 - 0.83 * inch,
-        f"{result.told.tuples:,} tuples of {len(result.told.speed)} expressways in {result.driven.seconds:.0f} s, "
-        f"{how}, on Spark {result.master}; {result.response_name} {result.response.median:.1f} s in the median, "
+        f"{result.road_map.tuples:,} tuples of {len(result.road_map.speed)} expressways in "
+        f"{result.driven.seconds:.0f} s, {how}, on Spark {result.master}; "
+        f"{result.response_name} {result.response.median:.1f} s in the median, "
         f"{result.response.worst:.1f} s at worst",
         fontsize=13,
         color=colours.FAINT,
@@ -110,12 +111,12 @@ def _title(figure: Figure, result: DemoResult) -> None:
 
 
 def _heat_map(axes: Axes, result: DemoResult, road: tuple[int, int], *, tolls: bool) -> None:
-    told, minutes = result.told, result.trace.seconds / 60
-    cells = toll_bytes(told.toll[road]) if tolls else speed_bytes(told.speed[road])
+    road_map, minutes = result.road_map, result.trace.seconds / 60
+    cells = toll_bytes(road_map.toll[road]) if tolls else speed_bytes(road_map.speed[road])
     axes.imshow(
         _rgb(cells), aspect="auto", origin="lower", interpolation="nearest", extent=(0, minutes, 0, SEGMENTS)
     )  # fmt: skip
-    for accident in told.accidents:
+    for accident in road_map.accidents:
         if (accident.xway, accident.way) == road:
             _mark(axes, accident)
     axes.set_yticks(range(0, SEGMENTS + 1, 25))
@@ -125,12 +126,12 @@ def _heat_map(axes: Axes, result: DemoResult, road: tuple[int, int], *, tolls: b
 
 def _mark(axes: Axes, accident: Accident) -> None:
     at, begin, end = accident.segment + 0.5, accident.first / 60, accident.last / 60
-    axes.plot([begin, end], [at, at], color=colours.MARK, linewidth=2, solid_capstyle="butt")
-    axes.plot(begin, at, marker="x", color=colours.MARK, markersize=7, markeredgewidth=2.2)
+    axes.plot([begin, end], [at, at], color=colours.INCIDENT, linewidth=2, solid_capstyle="butt")
+    axes.plot(begin, at, marker="x", color=colours.INCIDENT, markersize=7, markeredgewidth=2.2)
 
 
 def _scale(axes: Axes, *, tolls: bool) -> None:
-    """The colours, above the first map."""
+    """Draw the colour scale above the first map."""
     axes.text(0, 1.1, "toll" if tolls else "speed, miles per hour", transform=axes.transAxes, fontsize=12.5)
     bar = axes.inset_axes((0.62, 1.115, 0.34, 0.05))
     cells = toll_scale(180) if tolls else speed_scale(180)
@@ -157,7 +158,7 @@ def _charts(axes: Sequence[Axes], result: DemoResult) -> None:
     _steps(axes[0], ends, rates(epochs), KIND_COLOURS["toll"], "read")
     axes[0].set_title("tuples per second")
     for kind, (name, _) in KINDS.items():
-        # None of a kind is no number that a logarithmic axis has: the line is interrupted.
+        # A logarithmic axis has no 0: the line is interrupted.
         _steps(axes[1], ends, [each or np.nan for each in rates(epochs, kind)], KIND_COLOURS[kind], name)
     axes[1].set_title("answers per second, logarithmic")
     axes[1].set_yscale("log")
@@ -182,6 +183,6 @@ def _charts(axes: Sequence[Axes], result: DemoResult) -> None:
 
 
 def _steps(axes: Axes, ends: Sequence[float], values: Sequence[float], colour: str, label: str) -> None:
-    """Each value holds until its end."""
+    """Draw a line of steps: each value holds until its end."""
     if ends:
         axes.step([0.0, *ends], [values[0], *values], where="pre", color=colour, linewidth=1.8, label=label)

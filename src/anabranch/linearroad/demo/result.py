@@ -1,4 +1,4 @@
-"""What a run of the demo found: everything that the page and the picture show."""
+"""The result of a demo run: everything that the page and the picture show."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 
 from anabranch.linearroad.check.validate import Report
 from anabranch.linearroad.demo.drive import Driven, Response
-from anabranch.linearroad.demo.told import Epoch, Told
+from anabranch.linearroad.demo.road_map import Epoch, RoadMap
 from anabranch.linearroad.generate import Trace
 from anabranch.linearroad.schema import ANSWERS
 
 
 @dataclass(frozen=True)
 class DemoResult:
-    """One run: the trace, what was told, the validator's report, and where the page and the picture are."""
+    """One run: the trace, the map of the roads, the validator's report, and the paths of the page and the picture."""
 
     trace: Trace = field(repr=False)
     driven: Driven = field(repr=False)
@@ -24,7 +24,7 @@ class DemoResult:
     """Where Spark ran."""
     page: Path = Path()
     picture: Path | None = None
-    """Absent without matplotlib."""
+    """None without matplotlib."""
 
     @property
     def right(self) -> bool:
@@ -33,15 +33,15 @@ class DemoResult:
 
     @property
     def verdict(self) -> str:
-        """The same for people."""
+        """The verdict in words."""
         if self.right:
             return f"All {self.answers:,} answers are right"
         differences = self.report.differences
         return f"{differences:,} difference{'' if differences == 1 else 's'} in {self.answers:,} answers"
 
     @property
-    def told(self) -> Told:
-        return self.driven.told
+    def road_map(self) -> RoadMap:
+        return self.driven.road_map
 
     @property
     def epochs(self) -> list[Epoch]:
@@ -49,29 +49,29 @@ class DemoResult:
 
     @property
     def answers(self) -> int:
-        """Answers of all kinds."""
-        return sum(self.told.count(kind) for kind in ANSWERS)
+        """Number of answers of all kinds."""
+        return sum(self.road_map.count(kind) for kind in ANSWERS)
 
     @property
     def response(self) -> Response:
-        """Over all answers."""
+        """The response times of all answers."""
         return self.driven.response(self.epochs) or Response(0.0, 0.0)
 
     @property
     def response_name(self) -> str:
-        """What the response time is: without a pace no tuple was ever due."""
+        """What the response time measures: without a pace, no tuple is ever due."""
         return "time from read to publication" if self.driven.clock is None else "response time"
 
     @property
     def peak_rate(self) -> float:
-        """The most tuples per wall second, over an epoch."""
+        """The most tuples per wall second in an epoch."""
         return max((rate for rate in rates(self.epochs)), default=0.0)
 
 
 def rates(epochs: list[Epoch], kind: str | None = None) -> list[float]:
-    """Tuples, or answers of a kind, per wall second of each epoch: since the one before was published.
+    """Tuples, or answers of a kind, per wall second of each epoch, counted from the end of the previous one.
 
-    An epoch that waited for its tuples is not faster for that.
+    So an epoch that waited for its tuples does not look faster.
     """
     found = []
     for i, epoch in enumerate(epochs):

@@ -1,4 +1,4 @@
-"""The words for the answers, and the table of the verdict in the terminal."""
+"""Names for the answers, and the table of the verdict in the terminal."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ KINDS = {
 WAYS = ("east", "west")
 HEADINGS = ("given", "right", "missing", "wrong", "unexpected", "twice", "limit", "median", "longest", "late")
 DIFFERENCES = slice(2, 6)
-"""Of the headings: what must be 0."""
+"""The headings whose figures must be 0."""
 
 
 def figures(result: DemoResult, kind: str) -> list[str]:
-    """What there is to say of a kind of answers, in the order of `HEADINGS`.
+    """The figures of a kind of answers, in the order of `HEADINGS`.
 
-    The counts are the validator's. The times are measured, in seconds of the wall clock: the validator's own are those
-    of the simulation, whose clock runs faster here.
+    The counts are the validator's. The times are measured in seconds of the wall clock: the validator's own times are
+    simulated, and the simulation's clock runs faster here.
     """
     report, response = result.report.by_kind[kind], result.driven.response(result.epochs, [kind])
     counts = (report.given, report.equal, report.missing, report.wrong, report.unexpected, report.duplicates)
@@ -36,8 +36,8 @@ def figures(result: DemoResult, kind: str) -> list[str]:
 
 
 def verdict_table(result: DemoResult) -> Table:
-    """A row for each kind of answers."""
-    # 80 columns must do, with seven digits in the first two: no lines, and the limits stay on the page.
+    """The table, with a row for each kind of answers."""
+    # It must fit into 80 columns, with seven digits in the first two: no lines, and the limits are on the page only.
     caption = f"extra: unexpected; median, longest: {result.response_name}"
     table = Table(box=None, caption=caption, caption_justify="left", header_style="bold", padding=(0, 1, 0, 0))
     table.add_column("answers", no_wrap=True)
@@ -52,12 +52,12 @@ def verdict_table(result: DemoResult) -> Table:
 
 
 def count(number: int, what: str) -> str:
-    """1 core, 2 cores."""
+    """A number with its noun: 1 core, 2 cores."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def large(number: float) -> str:
-    """A sum in three digits and a word."""
+    """A sum with three digits and a word, such as 1.23 million."""
     for unit, name in ((1e9, " billion"), (1e6, " million")):
         if number >= unit:
             return f"{number / unit:.3g}{name}"

@@ -1,10 +1,10 @@
-"""The run in a terminal: the roads as strips of 100 segments, and below them what has been told so far.
+"""The run in a terminal: the roads as strips of 100 segments, and below them the answers so far.
 
     expressway 0 →  ████████████████✖██████████     speed
                     ▀▀▀▀▀▀▀▀▀▀▀▀▀▀▀▀▀▀▀▀▀▀▀▀▀▀▀     toll
 
-Dark is free and free of charge; what is slow or dear glows. Where the output is no terminal, a line per epoch says the
-same in numbers.
+Dark segments are free, slow or expensive ones glow. If the output is not a terminal, a line per epoch has the same in
+numbers.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from anabranch.linearroad.demo.colours import MARK, palette
+from anabranch.linearroad.demo.colours import INCIDENT, palette
 from anabranch.linearroad.demo.drive import Driven
 from anabranch.linearroad.demo.phases import Phase
 from anabranch.linearroad.demo.result import rates
+from anabranch.linearroad.demo.road_map import Floats, RoadMap
 from anabranch.linearroad.demo.shades import LOW_SPEED, TOP_SPEED, speed_bytes, speed_scale, toll_bytes, toll_scale
 from anabranch.linearroad.demo.tables import count, large
-from anabranch.linearroad.demo.told import Floats, Told
 from anabranch.linearroad.schema import DIRECTIONS, SEGMENTS
 from anabranch.text import amount
 
 ARROWS = ("→", "←")
-"""Of the directions: east, where segments grow, and west."""
+"""The arrows of the directions: east, where segment numbers grow, and west."""
 _LABEL = 16
 """Characters at the left of a strip."""
 _OTHER_LINES = 12
 """Lines of the screen that are not strips."""
 _FRESH = 90
-"""Seconds after which an accident of which nobody was warned any more is no longer shown."""
+"""An accident without a warning for this many seconds is no longer shown."""
 _PALETTE = palette()
 
 
 class RoadView:
-    """What `drive` shows: call it after each epoch, inside `with view.shown():`."""
+    """Shows the run: `drive` calls it after each epoch, inside `with view.shown():`."""
 
     def __init__(self, console: Console, pace: float | None) -> None:
         self._console = console
@@ -53,7 +53,7 @@ class RoadView:
         self._live: Live | None = None
 
     def shown(self) -> AbstractContextManager[object]:
-        """While it lasts, the roads are on the screen; nothing to enter where there is none."""
+        """Show the roads on the screen; does nothing if the output is not a terminal."""
         if not self._console.is_terminal:
             return nullcontext()
         self._live = Live(self, console=self._console, refresh_per_second=4)
@@ -68,25 +68,26 @@ class RoadView:
         return self._drawn
 
     def _draw(self, driven: Driven) -> RenderableType:
-        told = driven.told
-        how = "as fast as it goes" if self._pace is None else f"{self._pace:g} × real time"
+        road_map = driven.road_map
+        how = "as fast as possible" if self._pace is None else f"{self._pace:g} × real time"
         head = Text.assemble(
-            ("Linear Road  ", "bold"), (f"{count(len(told.speed), 'expressway')}, {how}  ", "dim"),
-            (clock(told.reached + 1), "bold"), (f" of {clock(told.seconds)} ", "dim"), _bar(told), no_wrap=True,
+            ("Linear Road  ", "bold"), (f"{count(len(road_map.speed), 'expressway')}, {how}  ", "dim"),
+            (clock(road_map.reached + 1), "bold"), (f" of {clock(road_map.seconds)} ", "dim"), _bar(road_map),
+            no_wrap=True,
         )  # fmt: skip
-        return Group(head, Text(), Roads(told), Text(), counters(told), Text(), figures(driven))
+        return Group(head, Text(), Roads(road_map), Text(), counters(road_map), Text(), figures(driven))
 
 
 class Roads:
-    """The strips, as they are now: as many expressways as the screen has lines for."""
+    """The current strips, for as many expressways as the screen has lines for."""
 
-    def __init__(self, told: Told) -> None:
-        self._speed = told.speed[..., told.minute].copy()
-        self._toll = told.toll[..., told.minute].copy()
+    def __init__(self, road_map: RoadMap) -> None:
+        self._speed = road_map.speed[..., road_map.minute].copy()
+        self._toll = road_map.toll[..., road_map.minute].copy()
         self._accidents = {
             (accident.xway, accident.way, accident.segment)
-            for accident in told.accidents
-            if told.reached - accident.last <= _FRESH
+            for accident in road_map.accidents
+            if road_map.reached - accident.last <= _FRESH
         }
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -133,20 +134,20 @@ def legend(indent: int) -> Text:
     line.append(f" {TOP_SPEED} mph   toll 0 ", "dim")
     for byte in toll_scale(10).tolist():
         line.append("▀", _ink(byte))
-    return line.append(" 1 M   ", "dim").append("✖", Style(color=MARK, bold=True)).append(" accident", "dim")
+    return line.append(" 1 M   ", "dim").append("✖", Style(color=INCIDENT, bold=True)).append(" accident", "dim")
 
 
-def counters(told: Told) -> Table:
-    """What has been told so far."""
+def counters(road_map: RoadMap) -> Table:
+    """The answers so far."""
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
     cells = {
-        "tolls told": f"{told.count('toll'):,}",
-        "charged": large(told.charged),
-        "accidents": f"{len(told.accidents)}",
-        "warned": f"{told.count('accident'):,}",
-        "balances": f"{told.count('balance'):,}",
-        "expenses": f"{told.count('expenditure'):,}",
-        "travel times": f"{told.count('traveltime'):,}",
+        "tolls": f"{road_map.count('toll'):,}",
+        "charged": large(road_map.charged),
+        "accidents": f"{len(road_map.accidents)}",
+        "warned": f"{road_map.count('accident'):,}",
+        "balances": f"{road_map.count('balance'):,}",
+        "expenses": f"{road_map.count('expenditure'):,}",
+        "travel times": f"{road_map.count('traveltime'):,}",
     }
     for heading in cells:
         table.add_column(heading, justify="right", no_wrap=True)
@@ -155,7 +156,7 @@ def counters(told: Told) -> Table:
 
 
 def figures(driven: Driven) -> Text:
-    """Rate and response, of the last epoch and the worst."""
+    """Rate and response time of the last epoch, and the worst response time."""
     last, now, worst = driven.epochs[-1], driven.response(driven.epochs[-1:]), driven.response(driven.epochs)
     parts: list[str | tuple[str, str]] = [
         f"{amount(rate(driven))}", (" tuples/s   ", "dim"), f"epoch {last.number}", (" of ", "dim"),
@@ -169,26 +170,26 @@ def figures(driven: Driven) -> Text:
 
 def plain_line(driven: Driven) -> str:
     """The last epoch in one line."""
-    told, last, worst = driven.told, driven.epochs[-1], driven.response(driven.epochs)
+    road_map, last, worst = driven.road_map, driven.epochs[-1], driven.response(driven.epochs)
     parts = [
-        f"{clock(told.reached + 1)} of {clock(told.seconds)}",
+        f"{clock(road_map.reached + 1)} of {clock(road_map.seconds)}",
         f"epoch {last.number}",
         f"tuples {last.tuples}",
         f"seconds {last.seconds:.2f}",
         f"tuples/s {rate(driven):.0f}",
-        f"tolls {told.count('toll')}",
-        f"charged {told.charged}",
-        f"accidents {len(told.accidents)}",
-        f"warned {told.count('accident')}",
-        f"balances {told.count('balance')}",
-        f"expenditures {told.count('expenditure')}",
-        f"travel times {told.count('traveltime')}",
+        f"tolls {road_map.count('toll')}",
+        f"charged {road_map.charged}",
+        f"accidents {len(road_map.accidents)}",
+        f"warned {road_map.count('accident')}",
+        f"balances {road_map.count('balance')}",
+        f"expenditures {road_map.count('expenditure')}",
+        f"travel times {road_map.count('traveltime')}",
     ]
     return " | ".join(parts + ([f"worst response {worst.worst:.2f}"] if worst else []))
 
 
 def rate(driven: Driven) -> float:
-    """Tuples per wall second since the epoch before."""
+    """Tuples per wall second since the previous epoch."""
     return rates(driven.epochs[-2:])[-1]
 
 
@@ -198,17 +199,17 @@ def clock(seconds: int) -> str:
 
 
 def binned(values: Floats, width: int, worst: Callable[[Floats], Any]) -> Floats:
-    """As many values as there are characters: of several segments the worst."""
+    """One value for each of `width` characters: the worst of its segments."""
     if width >= len(values):
         return values
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # a piece of the road of which nothing was told stays NaN
+        warnings.simplefilter("ignore", RuntimeWarning)  # segments without a value stay NaN
         place = np.arange(len(values)) * width // len(values)  # as for the marks above
         return np.array([worst(values[place == i]) for i in range(width)])
 
 
-def _bar(told: Told, width: int = 14) -> Text:
-    done = round(width * (told.reached + 1) / told.seconds)
+def _bar(road_map: RoadMap, width: int = 14) -> Text:
+    done = round(width * (road_map.reached + 1) / road_map.seconds)
     return Text.assemble(("━" * done, "cyan"), ("━" * (width - done), "bright_black"))
 
 
@@ -219,7 +220,7 @@ def _ink(byte: int) -> Style:
 
 @cache
 def _wreck(speed: int) -> Style:
-    return Style(color=MARK, bgcolor=_hex(speed), bold=True)
+    return Style(color=INCIDENT, bgcolor=_hex(speed), bold=True)
 
 
 def _hex(byte: int) -> str:

@@ -1,9 +1,9 @@
 """The cars of Linear Road, second by second: a Numba kernel that `anabranch.linearroad.generate.traffic` drives.
 
-A car is known by its *progress*, the feet from the end of the road where its direction begins, so that both directions
-are the same arithmetic; positions are made of it only when a car reports. Speeds are whole miles per hour. In the 30 s
-between two reports a mile per hour is 44 feet, a whole number: positions and speeds agree exactly, and nothing here
-needs a float. Together with a random generator of its own (SplitMix64) that makes a trace the same on every machine.
+The simulation keeps a car's *progress*, the feet from the end of the road where its direction begins, so that both
+directions share the arithmetic. A report turns it into a position. Speeds are whole miles per hour. In the 30 s between
+two reports, one mile per hour is 44 feet, a whole number: positions and speeds agree exactly without floats. The module
+also has its own random generator (SplitMix64), so a trace is the same on every machine.
 
 Cars that report in the same second modulo 30 form a *cohort*. Only the cohort whose turn it is moves, 30 s at once:
 
@@ -12,9 +12,9 @@ Cars that report in the same second modulo 30 form a *cohort*. Only the cohort w
 | stands in an accident | reports the same place and speed 0, until the accident is cleared |
 | would pass the place where one car stands alone | stops there: now it is an accident |
 | would reach its destination | reports from the exit lane, inside the segment of its destination, and is gone |
-| else | goes on, no faster than its driver likes, the crowd allows and the engine gives |
+| else | drives on, as fast as its driver likes and the traffic and the engine allow |
 
-What the wanted rate leaves free in a cohort is filled with cars that enter, so the reports per second follow the rate.
+If a cohort has fewer cars than the rate asks for, new cars enter, so the reports per second follow the rate.
 """
 
 from __future__ import annotations
@@ -32,39 +32,39 @@ Column = NDArray[Any]
 
 ROAD_FEET = SEGMENTS * FEET_PER_SEGMENT
 FEET_PER_REPORT = FEET_PER_SEGMENT * REPORT_EVERY // 3_600
-"""What a car at one mile per hour moves between two reports."""
+"""How far a car at one mile per hour moves between two reports."""
 
 ENTRY_LANE, FIRST_LANE, TRAVEL_LANES = 0, 1, 3
 RAMP_SPEED, CRAWL, TOP_SPEED = 10, 8, 100
-"""Miles per hour: on the ramp, in the worst jam, and never more than."""
+"""Miles per hour: on the ramp, in the worst jam, and at most."""
 SPEED_UP = 22
 """Miles per hour that a car can gain between two reports."""
 SLOWEST_DRIVER, DRIVERS = 50, 13
-"""A driver's free speed is the slowest plus two throws of a die of that many sides, counted from 0."""
+"""A driver's free speed is the slowest plus two throws of a die with this many sides, counted from 0."""
 SWAY = 4
-"""Miles per hour by which speeds tremble up and down."""
+"""Miles per hour by which speeds vary at random."""
 BEHIND_ACCIDENT = 18
 """Miles per hour behind an accident, in its segment."""
 CHANGES_LANE = 30
 """Percent of the reports before which a car changes to a neighbouring lane."""
 SHORTEST_TRIP, TRIPS = 2, 30
-"""Segments: a trip is the shortest plus a throw of that die, or to the end of the road."""
+"""Segments: a trip is the shortest plus a throw of this die, or goes to the end of the road."""
 
 COMES_BACK = 10
 """Percent of the entering cars that have been here before."""
 GONE_CARS = 32_768
-"""How many of those that left are remembered."""
+"""How many of the cars that left are remembered."""
 STAYS_AWAY = 60
-"""Seconds that a car is away at least, and one more."""
+"""A car stays away for at least this many seconds, and one more."""
 
 SAFE_FOR, ACCIDENT_FREE = 900, 600
-"""Seconds from the beginning of an accident to the next: the first number, and up to the second more."""
+"""Seconds from the beginning of an accident to the next: the first number, plus up to the second."""
 FIRST_ACCIDENT = 300
-"""Seconds before the first accident, at least."""
+"""Minimum number of seconds before the first accident."""
 CLEARED_AFTER, CLEARING = 600, 600
-"""Seconds that an accident stays: the first number, and up to the second more."""
+"""Seconds that an accident lasts: the first number, plus up to the second."""
 WAITS_FOR = 120
-"""Seconds that a car stands alone before it goes on, if nobody runs into it."""
+"""Seconds that a car stands alone before it drives on, if no other car runs into it."""
 
 ONE_QUERY_IN = 100
 """Reports per query."""
@@ -72,21 +72,21 @@ BALANCES, EXPENDITURES = 50, 10
 """Percent of the queries; the rest are travel times."""
 DAYS, WEEKDAYS, MINUTES_OF_DAY = 69, 7, 1_440
 NONE = -1
-"""In columns that a tuple has no use for."""
+"""The value of a column that does not apply to a tuple."""
 
-# Of an accident on an expressway: how many cars stand, where, and the second in which something happens next: it
-# begins (no car stands), is given up (one) or is cleared (two).
+# State of an accident on an expressway: how many cars stand, where, and the second in which something happens next: it
+# begins (no car stands), is called off (one) or is cleared (two).
 STANDING, WAY, PLACE, LANE, BEGAN, NEXT = range(6)
 
-# Of the whole simulation: what is counted.
+# Counters of the whole simulation.
 CARS, QUERIES, GONE = range(3)
 
-# Constants of the kernel have to be plain numbers.
+# Constants of the kernel must be plain numbers.
 _POSITION, _BALANCE, _EXPENDITURE, _TRAVEL_TIME = (int(kind) for kind in Kind)
 
 
 class World(NamedTuple):
-    """All that the simulation remembers. Cars are arrays of (expressway, cohort, place in the cohort)."""
+    """The state of the simulation. Cars are arrays of (expressway, cohort, place in the cohort)."""
 
     vid: Column
     way: Column
@@ -98,9 +98,9 @@ class World(NamedTuple):
     free_speed: Column
     stands: Column
     cohorts: Ints
-    """Cars of each (expressway, cohort)."""
+    """Number of cars in each (expressway, cohort)."""
     crowd: Ints
-    """Cars of each (expressway, direction, segment of progress), and an empty segment after the last."""
+    """Number of cars in each (expressway, direction, segment of progress), and an empty segment after the last."""
     accidents: Ints
     gone_vid: Ints
     gone_at: Ints
@@ -109,14 +109,14 @@ class World(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """What the traffic depends on, as tables of integers."""
+    """The settings of the traffic, as tables of integers."""
 
     wanted: Ints
     """Reports of an expressway in each second."""
     ramps: Ints
-    """Per expressway and direction: the segments in which cars enter, as often as they are used."""
+    """Per expressway and direction: the segments in which cars enter, each listed as often as it is used."""
     slowing: Ints
-    """Thousandths of the free speed that are left among that many cars in a segment."""
+    """Thousandths of the free speed that remain with that many cars in a segment."""
 
 
 class Tuples(NamedTuple):
@@ -140,7 +140,7 @@ class Tuples(NamedTuple):
 
 
 def empty_world(expressways: int, most: int, seed: int) -> World:
-    """Empty roads, with room for cohorts of that many cars."""
+    """Empty roads, with room for cohorts of `most` cars."""
     cars = (expressways, REPORT_EVERY, most)
     world = World(
         vid=np.zeros(cars, np.int32),
@@ -177,7 +177,7 @@ def below(random: NDArray[np.uint64], n: int) -> int:
 
 @kernel()
 def simulate(begin: int, end: int, rules: Rules, world: World, out: Tuples) -> int:
-    """Let the seconds begin .. end-1 pass, and say how many tuples are in `out`: ordered by time, reports first."""
+    """Simulate the seconds begin .. end-1. Returns the number of tuples in `out`: ordered by time, reports first."""
     row = 0
     for t in range(begin, end):
         first = row
@@ -195,13 +195,13 @@ def simulate(begin: int, end: int, rules: Rules, world: World, out: Tuples) -> i
 
 @kernel()
 def _time_passes(t: int, x: int, world: World) -> None:
-    """Clear the accident of expressway x, or give it up, when its time has come."""
+    """Clear the accident of expressway x, or call it off, when its time has come."""
     accident = world.accidents[x]
     if accident[STANDING] == 0 or t < accident[NEXT]:
         return
     pause = SAFE_FOR + below(world.random, ACCIDENT_FREE) if accident[STANDING] > 1 else 0
     accident[STANDING] = 0
-    # All that stood must have left before others crash: each does so at its next report.
+    # All standing cars must have left before others crash: each leaves at its next report.
     accident[NEXT] = max(accident[BEGAN] + pause, t + 2 * REPORT_EVERY)
 
 
@@ -211,7 +211,7 @@ def _drive_cohort(t: int, x: int, rules: Rules, world: World, out: Tuples, row: 
     cohort = t % REPORT_EVERY
     cars = world.cohorts[x, cohort]
     accident = world.accidents[x]
-    unlucky = -1  # from this place in the cohort on, the first car that can has an accident
+    unlucky = -1  # from this place in the cohort on, the first possible car has an accident
     if accident[STANDING] == 0 and t >= accident[NEXT] and cars > 0:
         unlucky = below(world.random, cars)
     stay = 0
@@ -236,7 +236,7 @@ def _drive_cohort(t: int, x: int, rules: Rules, world: World, out: Tuples, row: 
 
 @kernel()
 def _drive(t: int, car: tuple[int, int, int], begins: bool, rules: Rules, world: World) -> bool:
-    """Move a car by 30 s; whether it reached its destination. With `begins` it stops where it arrives, if it may."""
+    """Move a car by 30 s. Returns whether it reached its destination. With `begins` it stops there, if it may."""
     x, accident = car[0], world.accidents[car[0]]
     world.stands[car] = False
     speed, lane = _speed(car, rules, world), _lane(world.lane[car], world.random)
@@ -248,7 +248,7 @@ def _drive(t: int, car: tuple[int, int, int], begins: bool, rules: Rules, world:
         _crash(t, car, accident[LANE], accident[PLACE], world)
         after, lane, speed = accident[PLACE], accident[LANE], 0
     elif after >= goal:
-        # It brakes to leave in the segment where it wants to; its destination lies far enough from the end of it.
+        # It brakes to leave in the segment of its destination, which lies far enough from the segment's end.
         end = (goal // FEET_PER_SEGMENT + 1) * FEET_PER_SEGMENT - 1
         speed = min(speed, (end - before) // FEET_PER_REPORT)
         after, lane, leaves = before + speed * FEET_PER_REPORT, EXIT_LANE, True
@@ -263,7 +263,7 @@ def _drive(t: int, car: tuple[int, int, int], begins: bool, rules: Rules, world:
 
 @kernel()
 def _speed(car: tuple[int, int, int], rules: Rules, world: World) -> int:
-    """As fast as the driver likes, the crowd here and in the next segment allows, and the engine gives."""
+    """As fast as the driver likes, and the traffic here and in the next segment and the engine allow."""
     x, way = car[0], world.way[car]
     segment = world.progress[car] // FEET_PER_SEGMENT
     crowd = max(world.crowd[x, way, segment], world.crowd[x, way, segment + 1])
@@ -288,7 +288,7 @@ def _lane(lane: int, random: NDArray[np.uint64]) -> int:
 
 @kernel()
 def _crash(t: int, car: tuple[int, int, int], lane: int, place: int, world: World) -> None:
-    """The car stands, as the first or the second of an accident."""
+    """Stop a car, as the first or the second of an accident."""
     world.stands[car] = True
     accident = world.accidents[car[0]]
     accident[STANDING] += 1
@@ -301,7 +301,7 @@ def _crash(t: int, car: tuple[int, int, int], lane: int, place: int, world: Worl
 
 @kernel()
 def _move(old: tuple[int, int, int], new: tuple[int, int, int], world: World) -> None:
-    """Close the gap of one that left; the order stays."""
+    """Close the gap of a car that left; the order stays."""
     world.vid[new], world.way[new], world.lane[new] = world.vid[old], world.way[old], world.lane[old]
     world.speed[new], world.progress[new] = world.speed[old], world.progress[old]
     world.destination[new], world.free_speed[new] = world.destination[old], world.free_speed[old]
@@ -310,7 +310,7 @@ def _move(old: tuple[int, int, int], new: tuple[int, int, int], world: World) ->
 
 @kernel()
 def _leave(t: int, car: tuple[int, int, int], world: World) -> None:
-    """Remember the car for later, in the place of another when all places are taken."""
+    """Remember the car for later; it replaces another if all places are taken."""
     world.crowd[car[0], world.way[car], world.progress[car] // FEET_PER_SEGMENT] -= 1
     place = world.counters[GONE]
     if place < GONE_CARS:
@@ -322,7 +322,7 @@ def _leave(t: int, car: tuple[int, int, int], world: World) -> None:
 
 @kernel()
 def _fill_cohort(t: int, x: int, room: int, rules: Rules, world: World, out: Tuples, row: int) -> int:
-    """Let as many cars enter as the wanted rate leaves room for; each reports at once."""
+    """Let as many cars enter as the rate asks for; each reports at once."""
     cohort = t % REPORT_EVERY
     for _ in range(room):
         car = (x, cohort, world.cohorts[x, cohort])
@@ -335,7 +335,7 @@ def _fill_cohort(t: int, x: int, room: int, rules: Rules, world: World, out: Tup
 
 @kernel()
 def _enter(t: int, car: tuple[int, int, int], rules: Rules, world: World) -> None:
-    """A car on the ramp at the beginning of a segment, with a destination somewhere in a later one."""
+    """Put a car on the ramp at the beginning of a segment, with a destination in a later one."""
     x, random = car[0], world.random
     way = below(random, DIRECTIONS)
     segment = rules.ramps[x, way, below(random, rules.ramps.shape[2])]
@@ -343,7 +343,7 @@ def _enter(t: int, car: tuple[int, int, int], rules: Rules, world: World) -> Non
     world.vid[car] = _who(t, world)
     world.way[car], world.lane[car], world.speed[car] = way, ENTRY_LANE, RAMP_SPEED
     world.progress[car] = segment * FEET_PER_SEGMENT
-    # Not in the last feet of the segment: whoever is short of the destination reaches the ramp in the same segment.
+    # Not in the last feet of the segment: a car short of its destination reaches the ramp in the same segment.
     world.destination[car] = last * FEET_PER_SEGMENT + below(random, FEET_PER_SEGMENT - CRAWL * FEET_PER_REPORT)
     world.free_speed[car] = SLOWEST_DRIVER + below(random, DRIVERS) + below(random, DRIVERS)
     world.stands[car] = False
@@ -378,7 +378,7 @@ def _report(t: int, car: tuple[int, int, int], world: World, out: Tuples, row: i
 
 @kernel()
 def _ask(report: int, row: int, world: World, out: Tuples) -> None:
-    """A query beside the report, which has the columns of the report too."""
+    """Add a query to a report; it also has the columns of the report."""
     random = world.random
     out.time[row], out.vid[row], out.speed[row] = out.time[report], out.vid[report], out.speed[report]
     out.xway[row], out.lane[row], out.way[row] = out.xway[report], out.lane[report], out.way[report]

@@ -1,4 +1,4 @@
-"""Copies of simulated expressways: the same tuples again, with expressways, cars and queries of their own.
+"""Copies of simulated expressways: the same tuples, with their own numbers of expressways, cars and queries.
 
 Copy c of a trace has XWay, VID and QID shifted by c times an offset, so that no two copies share any. The tuples of all
 copies are ordered by time: second by second, and in each second copy by copy.
@@ -19,14 +19,14 @@ from anabranch.linearroad.schema import INPUT
 
 ROWS_PER_BLOCK = 65_536
 SECONDS_PER_BLOCK = 5
-"""A block holds no more, however few tuples there are: who replays a trace in real time gets whole blocks."""
+"""Maximum seconds in a block, however few tuples there are: a replay in real time reads whole blocks."""
 
 _XWAY, _VID, _QID = (INPUT.names.index(name) for name in ("XWay", "VID", "QID"))
 
 
 @dataclass(frozen=True)
 class Copies:
-    """How many, and by how much XWay, VID and QID grow from one to the next. The first has the numbers of the base."""
+    """How many copies, and by how much XWay, VID and QID grow from one to the next. The first is the base itself."""
 
     count: int
     expressways: int
@@ -36,29 +36,30 @@ class Copies:
     def __post_init__(self) -> None:
         if min(self.count, self.expressways, self.vid_offset, self.qid_offset) < 1:
             raise InvalidArgumentError(
-                f"{self} cannot be told apart: one copy's numbers would be another's", hint="use positive offsets"
+                f"{self}: all numbers must be positive, or the cars of two copies would be mixed up",
+                hint="use positive numbers",
             )
         for name, step in self.steps.items():
             most, kind = self.count * step - 1, INPUT.field(name).type
             if most > np.iinfo(kind.to_pandas_dtype()).max:
                 raise InvalidArgumentError(
-                    f"{self.count} copies need a {name} of {most:,}, which is no {kind}",
-                    hint="take fewer copies, or a shorter trace, whose cars and queries are fewer",
+                    f"{self.count} copies need a {name} of {most:,}, which does not fit into {kind}",
+                    hint="use fewer copies, or a shorter trace with fewer cars and queries",
                 )
 
     @property
     def steps(self) -> dict[str, int]:
-        """By column, what it grows by."""
+        """By how much each column grows per copy."""
         return {"XWay": self.expressways, "VID": self.vid_offset, "QID": self.qid_offset}
 
 
 def blocks_of_copies(batch: pa.RecordBatch, copies: Copies, rows: int = ROWS_PER_BLOCK) -> Iterator[pa.RecordBatch]:
-    """Tuples, ordered by time, as blocks of all copies of them, with at most that many rows.
+    """All copies of some tuples, ordered by time, as blocks of at most `rows` rows.
 
-    A block holds whole seconds of the batch; a second of more rows is spread over blocks of its own.
+    A block holds whole seconds of the batch; a second with more rows gets several blocks of its own.
     """
     source = _Source(batch, copies)
-    begin = 0  # of the seconds that are waiting to become a block
+    begin = 0  # the first row of the seconds that are waiting to become a block
     for first, end in source.seconds():
         full = (end - begin) * copies.count > rows
         if begin < first and (full or source.time[first] - source.time[begin] >= SECONDS_PER_BLOCK):
@@ -78,7 +79,7 @@ class _Source:
         self._columns = [column.to_numpy() for column in batch.columns]
         self._copies = copies
         self.time: NDArray[np.int64] = batch.column("Time").to_numpy().astype(np.int64)
-        # What each column of each tuple grows by from copy to copy; reports have no QID, in any copy.
+        # By how much each column of each tuple grows from copy to copy; reports have no QID in any copy.
         is_query = self._columns[_QID] >= 0
         self._step = {
             _XWAY: copies.expressways,
@@ -94,12 +95,12 @@ class _Source:
 
     def block(self, begin: int, end: int) -> pa.RecordBatch:
         """One block of whole seconds."""
-        # One copy is in order as it is.
+        # A single copy is already in order.
         pieces = [(begin, end)] if self._copies.count == 1 else self.seconds(begin, end)
         return self._block(pieces, 0, self._copies.count)
 
     def split(self, begin: int, end: int, rows: int) -> Iterator[pa.RecordBatch]:
-        """A second as several blocks: some copies each, or parts of one copy if that is too large as well."""
+        """A second as several blocks: of some copies each, or of parts of a copy if that is too large as well."""
         for first in range(begin, end, rows):
             last = min(first + rows, end)
             some = max(1, rows // (last - first))

@@ -1,4 +1,4 @@
-"""What is known before a run: the tolls that cars paid on earlier days, and how the segments usually are.
+"""Data from before a run: the tolls that cars paid on earlier days, and the usual speeds and tolls of segments.
 
 Both come from the seed of the trace. Minutes of a day count from 1, weekdays from 1 (Monday) to 7.
 """
@@ -18,11 +18,11 @@ from anabranch.linearroad.generate.cars import DAYS, MINUTES_OF_DAY, WEEKDAYS
 from anabranch.linearroad.schema import DIRECTIONS, HISTORY, SEGMENT_HISTORY, SEGMENTS
 
 KNOWN = 0.95
-"""Share of the daily expenditures asked for that are known; the others have no answer."""
+"""Share of the requested daily expenditures that are known; the others have no answer."""
 UNASKED = 0.2
-"""Known expenditures that nobody asks for, in those that are asked for."""
+"""Known expenditures that no query asks for, as a share of those that are asked for."""
 TOLLS = 100
-"""Tolls of the past are below."""
+"""Upper bound of past tolls."""
 
 STEPS = 24
 """Rows of a segment per weekday, an hour each."""
@@ -31,15 +31,15 @@ FREE_SPEED, SLOWEST = 60, 12
 MORNING, EVENING, RUSH_HOURS = 7.5, 17.0, 1.8
 """Hours of the day, and how wide a rush is."""
 WEEKEND, WEEKEND_RUSH = 6, 0.35
-"""The first weekday that is none, and how strong its rush is."""
+"""The first day of the weekend, and how strong its rush is."""
 TOLL_BELOW, FREE_CARS = 40, 50
-"""A toll is due below that speed, for the cars in a segment above that number, as the rules of Linear Road say."""
+"""By the rules of Linear Road, a toll is due below this speed, and counts the cars above this number."""
 MOST_CARS = 170
 """Cars in the busiest segment at its worst hour, on average."""
 
 
 def history_of(asked: pa.Table, cars: int, expressways: int, seed: int) -> pa.Table:
-    """Rows of `schema.HISTORY` for most of the expenditures asked for (VID, Day, XWay), and for some that are not."""
+    """Rows of `schema.HISTORY` for most of the requested expenditures (VID, Day, XWay), and for some others."""
     random = np.random.default_rng([seed, 2])
     vid, day, xway = (asked[name].to_numpy().astype(np.int64) for name in ("VID", "Day", "XWay"))
     keys = np.unique((vid * DAYS + day - 1) * expressways + xway)
@@ -78,7 +78,7 @@ def segment_history_of(expressways: int, seed: int) -> pa.Table:
 
 
 def write_copies(path: Path, table: pa.Table, copies: Iterable[int], shift: Mapping[str, int]) -> None:
-    """Write copies of a table, one row group each; in copy c a column of `shift` is larger by c times that number."""
+    """Write copies of a table, one row group each; in copy c, the columns in `shift` grow by c times their number."""
     with pq.ParquetWriter(path, table.schema, compression="zstd") as writer:
         for copy in copies:
             writer.write_table(_shifted(table, {name: copy * step for name, step in shift.items()}))

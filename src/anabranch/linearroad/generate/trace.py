@@ -1,4 +1,4 @@
-"""Traces of Linear Road on disk: a folder with all that a run needs.
+"""Traces of Linear Road on disk: a folder with everything that a run needs.
 
 ::
 
@@ -8,8 +8,8 @@
     history.parquet              tolls of earlier days (`schema.HISTORY`)
     segment-history.parquet      usual speeds and tolls (`schema.SEGMENT_HISTORY`)
 
-To have many expressways, few are simulated and copied: expressway x of copy c is number ``c * base + x``. No file but
-the last begins or ends within a second. A folder appears under its name only when it is whole.
+For many expressways, a few are simulated and copied: expressway x of copy c is number ``c * base + x``. Only the last
+file may end within a second. A folder gets its name only when it is complete.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ FORMATS = (PARQUET, BLOCKS)
 ROWS_PER_FILE = 8_000_000
 """About 230 MB of blocks; a file is cut at the next second."""
 ROWS_PER_GROUP = 262_144
-"""Of a Parquet file."""
+"""Rows in a row group of a Parquet file."""
 OFFSET_STEP = 1_000
-"""Offsets of VIDs and QIDs are multiples: a reader sees which copy a car belongs to."""
+"""Offsets of VIDs and QIDs are multiples of this, so that a reader sees which copy a car belongs to."""
 
 Progress = Callable[[int, int], None]
-"""Called now and then with the seconds of the trace that are done, and the tuples written."""
+"""Called from time to time with the seconds of the trace that are done, and the number of tuples written."""
 
 
 @dataclass(frozen=True)
@@ -56,17 +56,17 @@ class Trace:
     seconds: int
     peak_rate: float
     base: int
-    """Distinct expressways that were simulated."""
+    """Number of distinct expressways, which were simulated."""
     copies: int
     vid_offset: int
     qid_offset: int
     tuples: int
     per_minute: tuple[int, ...]
-    """Tuples of each minute."""
+    """Number of tuples in each minute."""
 
     @classmethod
     def load(cls, folder: str | Path) -> Trace:
-        """The trace in that folder."""
+        """Load the trace in a folder."""
         path = Path(folder) / "trace.json"
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
@@ -75,12 +75,12 @@ class Trace:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InvalidArgumentError(
                 f"there is no trace in {folder}: {path.name} cannot be read ({error})",
-                hint="write one with `write_trace`; an interrupted run leaves none",
+                hint="write one with `write_trace`; an interrupted call leaves none",
             ) from error
 
     @property
     def expressways(self) -> int:
-        """Expressways in the trace."""
+        """Number of expressways in the trace."""
         return self.base * self.copies
 
     @property
@@ -90,26 +90,26 @@ class Trace:
 
     @property
     def input_files(self) -> list[Path]:
-        """The Parquet files of the tuples, in the order of time; none if they were not wanted."""
+        """The Parquet files of the tuples, in order of time; none if this format was not written."""
         return sorted((self.folder / "input").glob("input-*.parquet"))
 
     @property
     def block_files(self) -> list[Path]:
-        """The Arrow files of the tuples, in the order of time; none if they were not wanted."""
+        """The Arrow files of the tuples, in order of time; none if this format was not written."""
         return sorted((self.folder / "blocks").glob("blocks-*.arrow"))
 
     @property
     def history_file(self) -> Path:
-        """The file of what cars paid on earlier days."""
+        """The file with the tolls that cars paid on earlier days."""
         return self.folder / "history.parquet"
 
     @property
     def segment_history_file(self) -> Path:
-        """The file of how fast and dear segments usually are."""
+        """The file with the usual speeds and tolls of segments."""
         return self.folder / "segment-history.parquet"
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The tuples in order, a record batch at a time."""
+        """The tuples in order, as record batches."""
         for path in self.block_files:
             with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as reader:
                 for index in range(reader.num_record_batches):
@@ -133,12 +133,12 @@ def write_trace(
     progress: Progress | None = None,
     rows_per_block: int = ROWS_PER_BLOCK,
 ) -> Trace:
-    """Simulate the traffic and write copies of it, with what belongs to it.
+    """Simulate the traffic and write copies of it, with its history.
 
     `formats` says how the tuples are written: "parquet", "blocks" or both. The folder must be new, or empty.
     """
     _check(formats, rows_per_block)
-    # How many cars there are is known after the simulation; that the expressways have numbers can be checked before.
+    # The number of cars is known only after the simulation, but the number of expressways can be checked before.
     Copies(copies, traffic.expressways, vid_offset=1, qid_offset=1)
     with _draft_of(Path(folder)) as draft:
         if copies == 1:
@@ -158,12 +158,12 @@ def combine(
     progress: Progress | None = None,
     rows_per_block: int = ROWS_PER_BLOCK,
 ) -> Trace:
-    """Write copies of a trace without simulating it again: what `write_trace` with its traffic would write."""
+    """Write copies of a trace without simulating it again. The result is the same as that of `write_trace`."""
     _check(formats, rows_per_block)
     if base.copies != 1:
         raise InvalidArgumentError(
-            f"{base.folder} holds copies already, whose cars and expressways have been numbered",
-            hint="combine copies of the trace it was made of",
+            f"{base.folder} already holds copies, with their own numbers of cars and expressways",
+            hint="combine copies of the trace that it was made from",
         )
     Copies(copies, base.base, base.vid_offset, base.qid_offset)
     with _draft_of(Path(folder)) as draft:
@@ -174,25 +174,25 @@ def combine(
 def _check(formats: Sequence[str], rows_per_block: int) -> None:
     if not formats or isinstance(formats, str) or not set(formats) <= set(FORMATS):
         raise InvalidArgumentError(
-            f"formats={formats!r}: the tuples would be written nowhere, or in a format nobody knows",
-            hint='a list of "parquet", "blocks" or both',
+            f"formats={formats!r} is empty or has an unknown format",
+            hint='give a list of "parquet", "blocks" or both',
         )
     if rows_per_block < 1:
         raise InvalidArgumentError(
-            f"blocks of {rows_per_block} rows hold nothing", hint=f"leave it at {ROWS_PER_BLOCK:,}"
+            f"rows_per_block={rows_per_block} is too small", hint=f"leave it at {ROWS_PER_BLOCK:,}"
         )
 
 
 @contextmanager
 def _draft_of(folder: Path) -> Iterator[Path]:
-    """A folder to write to, which gets its name in the end; if anything fails, nothing stays."""
+    """A folder to write to, which gets its final name at the end; if anything fails, it is removed."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InvalidArgumentError(
-            f"{folder} is not empty: a trace would be mixed with what is there",
-            hint="take another folder, or remove that one",
+            f"{folder} is not empty: the trace would be mixed with other files",
+            hint="give another folder, or remove this one",
         )
     draft = folder.with_name(f".{folder.name}.draft")
-    shutil.rmtree(draft, ignore_errors=True)  # of a run that was killed
+    shutil.rmtree(draft, ignore_errors=True)  # left by a run that was killed
     draft.mkdir(parents=True)
     try:
         yield draft
@@ -204,7 +204,7 @@ def _draft_of(folder: Path) -> Iterator[Path]:
 def _write_base(
     folder: Path, traffic: Traffic, formats: Sequence[str], progress: Progress | None, rows_per_block: int
 ) -> Trace:
-    """Simulate, and write one copy."""
+    """Simulate the traffic and write one copy."""
     tally = _Census(traffic.seconds, progress)
     one = Copies(1, traffic.expressways, vid_offset=1, qid_offset=1)
     blocks = (block for chunk in traffic.chunks() for block in blocks_of_copies(chunk, one, rows_per_block))
@@ -236,7 +236,7 @@ def _write_copies(
     progress: Progress | None,
     rows_per_block: int,
 ) -> None:
-    """Copies of a trace on disk."""
+    """Write copies of a trace on disk."""
     copies = Copies(count, base.base, base.vid_offset, base.qid_offset)
     tally = _Tally(base.seconds, progress)
     blocks = (block for batch in base.batches() for block in blocks_of_copies(batch, copies, rows_per_block))
@@ -251,7 +251,7 @@ def _write_copies(
 
 
 class _Tally:
-    """Watches the tuples that are written, and counts them."""
+    """Counts the tuples that are written."""
 
     def __init__(self, seconds: int, progress: Progress | None) -> None:
         self._minutes = np.zeros(-(-seconds // 60), np.int64)
@@ -259,7 +259,7 @@ class _Tally:
         self.tuples = 0
 
     def watch(self, blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The same blocks, counted."""
+        """Pass on the blocks and count them."""
         done = 0
         for block in blocks:
             yield block
@@ -279,7 +279,7 @@ class _Tally:
 
 
 class _Census(_Tally):
-    """Counts cars and queries too, and collects what they ask of the history."""
+    """Also counts cars and queries, and collects the queries about the history."""
 
     def __init__(self, seconds: int, progress: Progress | None) -> None:
         super().__init__(seconds, progress)
@@ -294,7 +294,7 @@ class _Census(_Tally):
         self._asked.append(pa.Table.from_batches([asked.select(["VID", "Day", "XWay"])]))
 
     def asked(self) -> pa.Table:
-        """The daily expenditures asked for: VID, Day, XWay."""
+        """The requested daily expenditures: VID, Day, XWay."""
         return pa.concat_tables(self._asked)
 
 
@@ -313,12 +313,12 @@ def _write_tuples(folder: Path, blocks: Iterator[pa.RecordBatch], formats: Seque
             rest = _through_parquet(folder / "input" / f"input-{number:05d}.parquet", rest)
         if BLOCKS in formats:
             write_blocks(folder / "blocks" / f"blocks-{number:05d}.arrow", rest)
-        for _ in rest:  # without blocks nobody else draws them
+        for _ in rest:  # without the format "blocks", nothing else consumes them
             pass
 
 
 def _files(blocks: Iterator[pa.RecordBatch]) -> Iterator[Iterator[pa.RecordBatch]]:
-    """The blocks of one file after the other; each file has to be read to its end before the next."""
+    """The blocks of one file after the other. Each file must be consumed before the next."""
     following = [block for block in [next(blocks, None)] if block is not None]
 
     def one() -> Iterator[pa.RecordBatch]:
@@ -344,7 +344,7 @@ def _last_second(block: pa.RecordBatch) -> int:
 
 
 def _through_parquet(path: Path, blocks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same blocks, which are on the way written to a Parquet file, in larger groups."""
+    """Pass on the blocks, and write them to a Parquet file in larger groups."""
     group: list[pa.RecordBatch] = []
     with pq.ParquetWriter(path, INPUT, compression="zstd") as writer:
         for block in blocks:

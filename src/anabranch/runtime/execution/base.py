@@ -1,6 +1,6 @@
 """How an operator runs, epoch after epoch: one class per kind of operator.
 
-What is the same in all epochs (the operator, its columns, its controllers) is worked out once, when the query starts.
+Everything that is the same in all epochs (the operator, its columns, its controllers) is built when the query starts.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class OperatorResult:
     """groups that have rows"""
     snapshots: Mapping[int, int] = field(default_factory=dict)
     block_groups: Collection[int] = frozenset()
-    """groups that the log of this epoch has rows of"""
+    """groups with rows in the log of this epoch"""
     waiting: Mapping[int, int] = field(default_factory=dict)
-    """rows of this epoch that wait, by group: those of workers whose turn it was not"""
+    """rows of this epoch that wait for their worker's turn, by group"""
     latest: int | None = None
     """the latest time of a row"""
 
@@ -49,39 +49,39 @@ class Execution(ABC):
         self.settings = settings
         self.groups = groups
         self.fixed = fixed
-        """settings that the user gave, and no controller touches"""
+        """settings that the user gave and no controller changes"""
         self.schemas = schemas
-        """of the outputs"""
+        """the schema of each output"""
 
     @abstractmethod
     def run(self, epoch: Epoch) -> OperatorResult:
         """Run the operator's job in an epoch."""
 
     def controllers(self, before: EpochProgress | None = None) -> list[Controller]:
-        """What decides its settings.
+        """The controllers that decide its settings.
 
-        `before`: what a restart must know of the last epoch to place keys as if nothing had happened.
+        `before`: the last epoch's progress, from which a restart goes on placing keys as if nothing had happened.
         """
         return []
 
     @property
     def logged(self) -> bool:
-        """Whether the log of its input is its state, so that it has no snapshots."""
+        """Whether the log of its input is its state; then it has no snapshots."""
         return False
 
     def horizon(self, watermark: int) -> int:
-        """The time from which on a logged operator needs its rows, when everything up to `watermark` is delivered."""
+        """The time from which on a logged operator needs its rows, if everything up to `watermark` is delivered."""
         return watermark
 
     def explain(self, measured: OperatorProgress | None) -> list[str]:
-        """Where its groups are and how its input is split, for `EpochQuery.explain()`; `measured` in the last epoch."""
+        """Where its groups are and how its input is split, for `EpochQuery.explain()`; `measured`: the last epoch."""
         return []
 
     def explain_costs(self, measured: OperatorProgress, history: Sequence[EpochProgress]) -> list[str]:
-        """What the last epochs say of its costs."""
+        """What the last epochs say about its costs."""
         return []
 
 
 def policy_setting(partition: KeyPartition) -> dict[str, Any]:
-    """The key policy that the user asked for, as a fixed setting."""
+    """The user's key policy, as a fixed setting."""
     return {} if partition.partitioning is None else {"partition": partition.partitioning.label}

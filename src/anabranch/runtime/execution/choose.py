@@ -1,4 +1,4 @@
-"""Which class runs an operator: the one place that looks at what kind of node it is."""
+"""Which class runs an operator: the only place that asks what kind of node it is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from anabranch.runtime.settings import Settings
 
 
 def execution_of(step: Step, settings: Settings) -> Execution:
-    """How this operator runs."""
+    """The execution of an operator."""
     match step.node:
         case WindowNode() as node:
             return WindowExecution(step, node, settings)

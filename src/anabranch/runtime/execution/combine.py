@@ -46,21 +46,21 @@ class CombineExecution(Execution):
         return OperatorResult(OperatorProgress(self.step.name, emitted=emitted), epoch.inputs.reached(origin))
 
     def _job(self, partial: DataFrame, answers: int, target: Target) -> DataFrame:
-        """The tree over an epoch's partial answers, of which there are so many."""
+        """The tree over an epoch's partial answers; `answers`: how many there are."""
         node = self._node
         if answers <= FEW and not any(pa.types.is_nested(target.schema.field(name).type) for name in node.by):
             tree = _Root(node.by, node.sums, node.maxima, target)
             return map_in_arrow(partial.coalesce(1), tree, REPORTS)
         combined = aggregation_tree(partial, node.by, node.sums, node.maxima, node.fan_in)
         combined = combined.withColumn(REPORT, F.lit(None).cast("string"))
-        # In the order of the query, in one file: there are few, and a rerun must give the same bytes.
+        # Ordered by query, in one file: there are few answers, and a rerun must give the same bytes.
         ordered = combined.repartition(1).sortWithinPartitions(*(quoted(name) for name in node.by))
         return map_in_arrow(ordered, Writer(target, None, None), REPORTS)
 
 
 @dataclass(frozen=True)
 class _Root:
-    """All of the aggregation tree, in one task."""
+    """The whole aggregation tree in one task."""
 
     by: tuple[str, ...]
     sums: tuple[str, ...]

@@ -1,6 +1,6 @@
 """How a windowed join runs in an epoch: rows are split by the hash of their key, and each worker joins its groups.
 
-The log of the input is the state: a group moves by a new entry in the routing table, and is rebuilt from its log.
+The log of the input is the state: a new entry in the routing table moves a group, which is then rebuilt from its log.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from anabranch.runtime.epoch import Epoch
 
 NULL_KEYS = "null_keys"
-"""metric of a join: rows with a null key"""
+"""A join's metric: rows with a null key."""
 
 
 class JoinExecution(StatefulExecution):
@@ -52,7 +52,7 @@ class JoinExecution(StatefulExecution):
         join, tuning = node.join, node.tuning
         if join.condition is not None and join.preserved:
             raise InvalidArgumentError(
-                f"a {join.how} join with a Column as its condition: whether a row has a partner is decided in Python, "
+                f"a {join.how} join cannot have a Column as its condition: Python decides whether a row has a partner, "
                 "and Spark would evaluate the condition too late",
                 hint="give where=... as a function over record batches: "
                 "where=lambda rows: pc.less(rows['a'], rows['b'])",
@@ -79,7 +79,7 @@ class JoinExecution(StatefulExecution):
         self._node = node
         self._horizon = operator().horizon
         self._where = join.condition
-        """what Spark must compute on the results before they are written"""
+        """the condition that Spark applies to the results before they are written"""
         self.yields = None if join.condition is None else schema
 
     @property
@@ -91,7 +91,7 @@ class JoinExecution(StatefulExecution):
 
     def controllers(self, before: EpochProgress | None = None) -> list[Controller]:
         tuning = self._node.tuning
-        # Where epoch follows epoch, all workers that there are make each of them shorter: none is too many.
+        # Without a trigger, every worker makes the epochs shorter, so none is too many.
         decluster = tuning.decluster and self.settings.trigger_seconds is not None
         return [
             Rebalance(
@@ -116,14 +116,14 @@ class JoinExecution(StatefulExecution):
         return [packed_rows(self._node, edge, feed, decided) for edge, feed in enumerate(feeds)]
 
     def _in_one_pass(self, epoch: Epoch, decided: Decided) -> DataFrame:
-        """All inputs, split in one pass over the micro-batch."""
+        """Split all inputs in one pass over the micro-batch."""
         rows, splitters = epoch.inputs.rows, {}
         late_before = epoch.inputs.late_before(self.step)
-        for edge, each in enumerate(self._inputs):
-            source = each.part.origin
+        for edge, input_ in enumerate(self._inputs):
+            source = input_.part.origin
             assert isinstance(source, Source)
             columns = tuple(source.frame.columns) if source.packed is None else None
-            gate = RowGate(each.time.name, late_before, epoch.inputs.limit(each))
+            gate = RowGate(input_.time.name, late_before, epoch.inputs.limit(input_))
             route = FunctionRoute(self._node.routing.route, None)  # type: ignore[arg-type]
             reader = reader_of(source.packed)
             splitters[rows.number_of(source)] = splitter_of(edge, reader, gate, route, decided, columns)
@@ -141,20 +141,19 @@ class JoinExecution(StatefulExecution):
         self, reports: JobReports, outputs: Mapping[str, Sequence[Written]], epoch: Epoch, *, ahead: int, shed: int
     ) -> OperatorProgress:
         progress = super().progress(reports, outputs, epoch, ahead=ahead, shed=shed)
-        # Rows with a null key were left out by the splitters, and no operator saw them.
+        # The splitters left out rows with a null key, so the operator did not count them.
         null_keys = Counter({NULL_KEYS: sum(splitter.omitted for splitter in progress.splitters)})
         return replace(progress, metrics=Counter(progress.metrics) + null_keys)
 
     def explain(self, measured: OperatorProgress | None) -> list[str]:
-        """Which worker has how many groups, how full its buffer was, and what its groups' windows hold."""
+        """How many groups each worker has, how full its buffer was, and how large its windows are."""
         tuning, most = self._node.tuning, self.settings.workers_of(self.groups, moving=True)
-        moves = f"moved every {tuning.reorganise_every} epochs where a buffer is above {tuning.supplier:.0%}"
+        moves = f"moved every {tuning.reorganise_every} epochs if a buffer is above {tuning.supplier:.0%}"
         lines = [f"groups      {self.groups} on at most {most} workers; {moves if tuning.rebalance else 'never moved'}"]
         if tuning.slots > 1:
-            turns = f"each worker has a turn every {tuning.slots} epochs"
-            lines.append(
-                f"slots       {tuning.slots}: {turns if self.settings.trigger_seconds else 'not without a trigger'}"
-            )
+            turns = f"each worker runs every {tuning.slots} epochs"
+            used = turns if self.settings.trigger_seconds else "not used without a trigger"
+            lines.append(f"slots       {tuning.slots}: {used}")
         for worker in () if measured is None else measured.workers:
             lines.append(
                 f"worker {worker.worker:<5}{worker.groups} groups, {worker.rows:,} rows in {worker.seconds:.2f} s, "

@@ -56,7 +56,7 @@ class ProcessExecution(StatefulExecution):
 
     @property
     def moves_windows(self) -> bool:
-        return self._node.routing.moves_windows(each.part for each in self._inputs)
+        return self._node.routing.moves_windows(input_.part for input_ in self._inputs)
 
     @property
     def placement(self) -> tuple[int, Stretch | None]:
@@ -73,7 +73,7 @@ class ProcessExecution(StatefulExecution):
         return [fixed_routing(self.groups, self.settings), *explain_routing(self._node.routing, self._inputs)]
 
     def explain_costs(self, measured: OperatorProgress, history: Sequence[EpochProgress]) -> list[str]:
-        """The cost model of splitting with the costs of the last epoch, and the number of splitters that follows."""
+        """The cost model of splitting with the last epoch's costs, and the number of splitters that it asks for."""
         if self._node.routing.keys:
             return []
         groups, splitters = self.groups, len(measured.splitters)
@@ -81,21 +81,21 @@ class ProcessExecution(StatefulExecution):
         if costs is None:
             return []
         lines = ["", "cost of the split, measured in this epoch:", *costs.describe(splitters, groups).splitlines()]
-        each_takes, rate = costs.splitter(groups), operator_rate(history, measured.name)
-        if 0 < each_takes < float("inf"):
+        per_tuple, rate = costs.splitter(groups), operator_rate(history, measured.name)
+        if 0 < per_tuple < float("inf"):
             needed = costs.splitters(rate, groups)
             who = "" if self.moves_windows else " (the tasks that read)"
             lines.append(
-                f"splitters (3): {rate:,.0f} tuples/s arrive, one splitter takes {1 / each_takes:,.0f}: "
+                f"splitters: {rate:,.0f} tuples/s arrive, one splitter handles {1 / per_tuple:,.0f}: "
                 f"p = {needed}, now {splitters}{who}"
             )
         if measured.efficiency is not None:
-            lines.append(f"efficiency (7), measured: {measured.efficiency:.0%} of all time that splitting took")
+            lines.append(f"efficiency, measured: {measured.efficiency:.0%} of all time that splitting took")
         return lines
 
 
 class NumberingExecution(ProcessExecution):
-    """Numbers rows for count windows. Its list of dropped windows is not a result."""
+    """Numbers rows for count windows. Its list of dropped windows does not count as a result."""
 
     def progress(
         self, reports: JobReports, outputs: Mapping[str, Sequence[Written]], epoch: Epoch, *, ahead: int, shed: int

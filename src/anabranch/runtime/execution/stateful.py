@@ -1,4 +1,4 @@
-"""What operators with partition-groups have in common: the job of an epoch, and what is made of its reports.
+"""What operators with partition-groups have in common: the job of an epoch, and how its reports are used.
 
 inputs ▶ `packed`: blocks per group ▶ `job`: exchange, workers, perhaps a writer ▶ reports
 """
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from anabranch.runtime.epoch import Epoch
 
 SLOTS = "slots"
-"""setting of a join: the sub-groups of workers that take turns"""
+"""A join's setting: the number of sub-groups of workers that take turns."""
 
 
 class StatefulExecution(Execution):
     """An operator with partition-groups."""
 
     yields: pa.Schema | None = None
-    """what workers hand to Spark, where they do not write the results themselves"""
+    """the schema of what workers yield to Spark; None: they write the results themselves"""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class StatefulExecution(Execution):
         self._inputs = node.inputs
         self._factory = factory
 
-    # --- what each kind does in its own way -------------------------------------------------------------------------
+    # --- what differs between the kinds -----------------------------------------------------------------------------
 
     @abstractmethod
     def packed(self, epoch: Epoch, decided: Decided) -> list[DataFrame]:
@@ -65,20 +65,20 @@ class StatefulExecution(Execution):
 
     @abstractmethod
     def job(self, packed: DataFrame, task: EpochTask, targets: Mapping[str, Target], epoch: Epoch) -> DataFrame:
-        """The job, whose result is reports."""
+        """The operator's job, which returns reports."""
 
-    def order_of(self, each: Input) -> str:
+    def order_of(self, input_: Input) -> str:
         """The column by which a worker merges the blocks of an input."""
-        return each.time.name
+        return input_.time.name
 
     @property
     def moves_windows(self) -> bool:
-        """Whether physical windows travel to splitters of their own."""
+        """Whether physical windows go to separate splitter tasks."""
         return False
 
     @property
     def placement(self) -> tuple[int, Stretch | None]:
-        """The workers that a key policy places keys on, and for how long it keeps its counts; None: for an epoch."""
+        """How many workers a key policy places keys on, and how long it keeps its counts; None: for one epoch."""
         return self.groups, None
 
     # --- an epoch ---------------------------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ class StatefulExecution(Execution):
         splitters = reports.splitters
         epoch.census.add(step, splitters)
         ahead = epoch.side.keep(step, splitters)
-        shed = sum(seen.shed for seen in epoch.inputs.dropped_of(step))
+        shed = sum(counts.shed for counts in epoch.inputs.all_drop_counts(step))
         progress = self.progress(reports, outputs, epoch, ahead=ahead, shed=shed)
         if decided.partitioning is not None:
             progress = self._with_placed_keys(decided.partitioning, progress, splitters)
@@ -117,7 +117,7 @@ class StatefulExecution(Execution):
             epoch=epoch.number,
             run=context.run,
             factory=self._factory,
-            edges=tuple(epoch.inputs.edge(each, self.order_of(each)) for each in self._inputs),
+            edges=tuple(epoch.inputs.edge(input_, self.order_of(input_)) for input_ in self._inputs),
             routing=tuple(decision.routing),
             active=frozenset(state.active),
             watermark=state.watermark,
@@ -146,7 +146,7 @@ class StatefulExecution(Execution):
     def progress(
         self, reports: JobReports, outputs: Mapping[str, Sequence[Written]], epoch: Epoch, *, ahead: int, shed: int
     ) -> OperatorProgress:
-        """What was measured; `ahead`: rows too far ahead, `shed`: rows dropped before the operator."""
+        """The measurements. `ahead`: rows too far ahead; `shed`: rows dropped before the operator."""
         workers, splitters = reports.workers, reports.splitters
         measures = tuple(worker.measured for worker in workers)
         return OperatorProgress(
@@ -168,14 +168,14 @@ class StatefulExecution(Execution):
     def _with_placed_keys(
         self, partitioning: Partitioning, progress: OperatorProgress, splitters: Sequence[SplitterReport]
     ) -> OperatorProgress:
-        """The progress with what the tasks counted of the keys that they placed."""
+        """The progress with the tasks' counts of placed keys."""
         counts = [splitter.keys for splitter in splitters if splitter.keys is not None]
         workers, stretch = self.placement
         known = {int(name.removeprefix(KEYS_OF)): n for name, n in progress.metrics.items() if name.startswith(KEYS_OF)}
         if len(counts) == 1:
             known = dict(counts[0].distinct)
         elif len(self._inputs) > 1:
-            known = {}  # a worker has a task for each input, and keys that both have are counted by neither
+            known = {}  # a worker has a task for each input, and neither knows which keys both have
         measures = []
         for window, (tuples, keys) in loads_by_window(counts, workers).items():
             start = None if stretch is None else stretch.origin + window * stretch.size

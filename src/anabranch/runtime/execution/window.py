@@ -2,11 +2,11 @@
 
     rows ▶ panes (Spark) ▶ splitter ▶ exchange ▶ worker ▶ runs to windows (Spark) ▶ writer
 
-Where a policy places the keys, panes are made in two steps: partition, and partial evaluation on each worker
-(`plan.partitioned`). A worker's panes then are pieces, as those of several epochs are, and the operator combines them.
+If a policy places the keys, panes are made in two steps: partitioning, and partial evaluation on each worker
+(`plan.partitioned`). A worker's panes are then partial, like panes of several epochs, and the operator combines them.
 
-The Columns are made once and used in every epoch: each is a dozen calls into the JVM, and all of them together took a
-third of a small epoch.
+The Columns are built once and reused in every epoch: each takes a dozen calls into the JVM, and to build them all took
+a third of a small epoch.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ class WindowExecution(StatefulExecution):
         panes = query.panes
         self._query = query
         self._workers = query.partition.workers or settings.most_workers
-        """the workers of the partial evaluation"""
+        """how many workers the partial evaluation has"""
         check_placeable(query)
         asked = query.partition.partitioning is not None
         self._placing: PartialPanes | None = None
-        """partition and partial evaluation by a policy; None: Spark is left alone"""
+        """partitioning and partial evaluation by a policy; None: Spark places the keys"""
         self._counts_rows = query.counts_rows
-        # Where rows are counted, each key is in one place already.
+        # For count windows, each key is already in one place.
         if (asked or not_placed(query) is None) and not query.counts_rows:
             python = query.python_states is not None
             self._placing = PartialPanes(query, AXIS, self._workers, in_python=python, counted=(TIMED, MAX_T, PART))
@@ -82,8 +82,8 @@ class WindowExecution(StatefulExecution):
         self._part = F.spark_partition_id().cast("bigint").alias(PART)
         self._pane = pane_of(F.col(AXIS), panes.size, panes.origin, floordiv)
         self._pane_end = (self._pane + 1) * panes.size + panes.origin
-        # By part as well: then a pane's state depends on the rows of one task only, in their order, and sums of floats
-        # come out the same when an epoch runs again. Without it the exchange would decide in which order Spark adds.
+        # Also by task: then a pane's state depends only on the rows of one task, in their order, and sums of floats are
+        # the same when an epoch runs again. Otherwise the order of Spark's additions would depend on the exchange.
         self._by = [F.col(PART), *keys]
         self._states = [*lifts(query), F.count(AXIS).alias(TIMED), F.max(AXIS).alias(MAX_T)]
         self._travelling = (*self._keys, PANE, ROWS, *state_names(query), PART)
@@ -110,7 +110,7 @@ class WindowExecution(StatefulExecution):
         factory: OperatorFactory = partial(WindowOperator, window)
         if query.counts_rows:
             factory = partial(CountWindowOperator, window, query.rows_per_key)
-        # Where every window must leave in the epoch that completes it, none waits for others of its batch.
+        # If every window must be delivered in the epoch that completes it, none may wait for others of its batch.
         batch = 1 if holds_no_window_back(step, settings.qos, settings.trigger) else node.batch
         fixed = {**({} if batch is None else {"batch": batch}), **policy_setting(query.partition)}
         result = arrow_schema(query.result_like(batch_plan.build).schema)
@@ -124,7 +124,7 @@ class WindowExecution(StatefulExecution):
             fixed = self.fixed.get("partition")
             found.append(KeyPlacement(self.step.name, self._workers, splitters, fixed, before))
         bound = self.settings.qos.latency_seconds
-        # A count window leaves with its last row, and waits for no other.
+        # A count window is delivered with its last row and waits for no other.
         if bound is not None and "batch" not in self.fixed and not self._query.counts_rows:
             panes = self._query.panes
             longest = max(panes.in_panes(), key=lambda w: w.size)
@@ -138,7 +138,7 @@ class WindowExecution(StatefulExecution):
     def explain(self, measured: OperatorProgress | None) -> list[str]:
         return [fixed_routing(self.groups, self.settings)]
 
-    def order_of(self, each: Input) -> str:
+    def order_of(self, input_: Input) -> str:
         return PART
 
     @property
@@ -150,21 +150,21 @@ class WindowExecution(StatefulExecution):
         return [self._panes(edge, feed, decided) for edge, feed in enumerate(feeds)]
 
     def _panes(self, edge: int, feed: Feed, decided: Decided) -> DataFrame:
-        """Panes, as blocks. Late rows, and those without a time, have no pane id, but are counted."""
+        """Panes as blocks. Late rows and rows without a time have no pane id, but are counted."""
         rows = feed.rows if feed.packed is None else unpacked(feed.rows, feed.packed)
-        # The numbering has kept late rows out, and positions are no times.
+        # The numbering operator has removed late rows, and positions are not times.
         late = None if self._counts_rows else feed.watermark
         pane = self._pane if late is None else F.when(self._pane_end > changing(late, F.col(AXIS)), self._pane)
         gate = PaneGate(PANE, ROWS, TIMED, MAX_T)
         if self._placing is not None and self._splitters is not None:
             rows = rows.coalesce(self._splitters)
-        # What is too far ahead counts as a row without a time.
+        # A row that is too far ahead counts as a row without a time.
         rows = rows.select(F.col("*"), up_to(self._axis, feed.limit).alias(AXIS), self._part)
         if self._placing is None:
             counted = rows.groupBy(*self._by, pane.alias(PANE)).agg(*self._states)
         else:
             assert self._stretch is not None
-            # An epoch that was planned before a policy was asked for, and runs again, has none in its plan.
+            # An epoch that was decided before the query had a policy, and runs again, has none in its decision.
             policy = decided.partitioning or Partitioning("cam")
             gate = CountingPaneGate(PANE, ROWS, TIMED, MAX_T, PART, HASH, self._workers, self._stretch)
             placed = self._placing.placed(rows, policy, decided.heavy, reorder=feed.order_may_change)
@@ -182,7 +182,7 @@ class WindowExecution(StatefulExecution):
         return map_in_arrow(counted.select(*self._selected), splitter, PACKED_SCHEMA)
 
     def job(self, packed: DataFrame, task: EpochTask, targets: Mapping[str, Target], epoch: Epoch) -> DataFrame:
-        """Workers give runs, Spark makes windows of them, a writer writes."""
+        """Workers yield runs, Spark turns them into windows, and a writer writes them."""
         windows = at_workers(packed, task, self._runs).toDF(*self._names).select(*self._exploded)
         left_out = None if epoch.drops is None else epoch.drops.of_results(self.step)
         if left_out is not None:
@@ -196,4 +196,5 @@ class WindowExecution(StatefulExecution):
 
 def fixed_routing(groups: int, settings: Settings) -> str:
     """The line of `explain()` for groups that do not move."""
-    return f"groups      {groups} on {settings.workers_of(groups)} workers; group g on worker g modulo the workers"
+    workers = settings.workers_of(groups)
+    return f"groups      {groups} on {workers} workers; group g is on worker g modulo {workers}"

@@ -1,4 +1,4 @@
-"""What a row has at a drop point: the column of its time, and the keys that say which bucket it is in."""
+"""The columns of rows at a drop point: the time of a row, and the keys that decide its bucket."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ def source_name(network: Network, source: Source) -> str:
     return f"source {network.index_of(source)}"
 
 
-def time_at(each: Input) -> Column:
-    """The time of the rows of an input, as they come from a source or a windowed aggregate, in microseconds."""
-    origin = each.part.origin
+def time_at(input_: Input) -> Column:
+    """The time of an input's rows in microseconds, as they come from a source or a windowed aggregate."""
+    origin = input_.part.origin
     if isinstance(origin, Source):
         return origin.time.micros()
     return origin.time.micros(F.col(WINDOW)["end"]) - 1
 
 
-def drops_rows(network: Network, point: DropPoint, reader: str, each: Input) -> bool:
-    """Whether a point drops rows of this input of an operator, before the steps to it."""
-    origin = each.part.origin
+def drops_rows(network: Network, point: DropPoint, reader: str, input_: Input) -> bool:
+    """Whether a point drops rows of this input, before the steps that lead to the operator."""
+    origin = input_.part.origin
     if point.kind == "operator":
-        # Rows of a join or a user operator have no such time: of an old decision there, only results are left out.
+        # Rows of a join or a user's operator have no such time. An old decision for them only drops results.
         return reader in point.at and (isinstance(origin, Source) or origin.node.aggregate is not None)
-    # Blocks are dropped where they are unpacked, and so for each reader.
+    # Rows of blocks are dropped where the blocks are unpacked: in each reader.
     if point.kind != "source" or not isinstance(origin, Source) or origin.packed is None:
         return False
     return source_name(network, origin) in point.at
 
 
 def bucket_keys(network: Network, point: DropPoint) -> tuple[str, ...]:
-    """The keys that rows have at a point and all operators below group by, unchanged: a bucket is made of those."""
+    """The keys that make up a bucket: rows have them at the point, and all operators below group by them unchanged."""
     nodes = [step.node for step in network.steps if step.name in point.domain]
     common: list[str] | None = None
     for node in nodes:
@@ -50,32 +50,32 @@ def bucket_keys(network: Network, point: DropPoint) -> tuple[str, ...]:
         assert query is not None
         keys = [key for key in query.keys if _plain(query.source.schema[key].dataType)]
         if point.kind != "results":
-            for each in node.inputs:
-                keys = [key for key in keys if _carried(each.part, key)]
+            for input_ in node.inputs:
+                keys = [key for key in keys if _carried(input_.part, key)]
         common = keys if common is None else [key for key in common if key in keys]
     return tuple(common or ())
 
 
 def unresolved(network: Network, point: DropPoint) -> str | None:
-    """What Spark says against the columns that a point needs; None: nothing. Analysis only, no job.
+    """Spark's error if it cannot resolve the columns that a point needs, else None. This runs no job.
 
-    A decision that Spark cannot carry out would be in the ledger before the epoch fails, and fail at every restart.
+    Without this check, a decision that Spark cannot carry out would be in the ledger and fail at every restart.
     """
     try:
         for source in network.sources:
             if point.kind == "source" and source_name(network, source) in point.at:
                 _shape(source).select(source.time.micros())
         for step in network.steps:
-            for each in step.node.inputs:
-                if drops_rows(network, point, step.name, each):
-                    _shape(each.part.origin).select(time_at(each))
+            for input_ in step.node.inputs:
+                if drops_rows(network, point, step.name, input_):
+                    _shape(input_.part.origin).select(time_at(input_))
     except AnalysisException as error:
         return str(error).splitlines()[0]
     return None
 
 
 def _shape(origin: Origin) -> DataFrame:
-    """No rows, with the columns that rows have as they come from a source or a windowed aggregate."""
+    """An empty DataFrame with the columns of rows from a source or a windowed aggregate."""
     if isinstance(origin, Source):
         session, packed = origin.frame.sparkSession, origin.packed
         return session.createDataFrame([], origin.frame.schema if packed is None else from_arrow_schema(packed.schema))
@@ -84,7 +84,7 @@ def _shape(origin: Origin) -> DataFrame:
 
 
 def _plain(kind: DataType) -> bool:
-    """Whether equal keys have equal bytes: a collation may call others equal, and these would be in other buckets."""
+    """Whether equal keys have equal bytes: with a collation, equal keys could fall into different buckets."""
     return not isinstance(kind, (StructType, ArrayType)) and (not isinstance(kind, StringType) or kind == StringType())
 
 

@@ -1,4 +1,4 @@
-"""Rows are counted where they are dropped, by Spark while it reads them, together with their latest time."""
+"""Counts rows where they are dropped, with their latest time. Spark counts them while it reads them."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from anabranch.names import GONE
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What came to a place where rows are dropped."""
+class DropCounts:
+    """How many rows came to a place where rows are dropped, how many were dropped, and their latest time."""
 
     rows: int = 0
     shed: int = 0
     latest: int | None = None
 
 
-class Counted:
+class DropCounter:
     """Counts rows where they are dropped."""
 
     def __init__(self) -> None:
@@ -28,20 +28,20 @@ class Counted:
 
     def over(self, rows: DataFrame, t: Column, gone: Column) -> DataFrame:
         """The rows that stay. `t`: their time; `gone`: whether a row is dropped."""
-        told = rows.withColumn(GONE, gone)  # computed once, for the count and the filter
+        marked = rows.withColumn(GONE, gone)  # computed once, for the count and the filter
         counts = [F.count(F.lit(1)).alias("rows"), F.count_if(GONE).alias("shed"), F.max(t).alias("latest")]
-        self._again = told.agg(*counts)
-        return told.observe(self._observation, *counts).where(~F.col(GONE)).drop(GONE)
+        self._count_again = marked.agg(*counts)
+        return marked.observe(self._observation, *counts).where(~F.col(GONE)).drop(GONE)
 
     @cached_property
-    def seen(self) -> Seen:
-        """After the job."""
+    def counts(self) -> DropCounts:
+        """The counts. Known after the job."""
         try:
             found = self._observation.get
         except Exception:
-            # Spark found out that nothing comes of these rows, or that there are none, and left the counting out, too.
-            # It tells so by an error of its own that nobody else has.
+            # Spark found that these rows have no effect, or that there are none, and skipped the counting too. It
+            # reports that with an exception of its own.
             found = {}
         if "rows" not in found:
-            found = self._again.collect()[0].asDict()
-        return Seen(found["rows"] or 0, found["shed"] or 0, found["latest"])
+            found = self._count_again.collect()[0].asDict()
+        return DropCounts(found["rows"] or 0, found["shed"] or 0, found["latest"])

@@ -1,7 +1,7 @@
-"""What the drop plan of one epoch leaves out: rows before anything is done to them, and results that are not whole.
+"""What the drop plan of one epoch removes: rows before they are processed, and results of incomplete windows.
 
-Rows are counted where they are dropped (`runtime.shedding.counters`), with their latest time: from the next epoch on
-the watermark moves even if all rows of an epoch are shed.
+Rows are counted where they are dropped (`runtime.shedding.counters`), with their latest time. So the watermark advances
+from the next epoch on, even if all rows of an epoch are shed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from anabranch.query.graph import Network, Step
 from anabranch.query.nodes import Input
 from anabranch.query.origins import Source
 from anabranch.runtime.shedding.columns import drops_rows, source_name, time_at
-from anabranch.runtime.shedding.counters import Seen
+from anabranch.runtime.shedding.counters import DropCounts
 from anabranch.runtime.shedding.planner import DropPlanner
 from anabranch.shedding.lookup import Lookup, TupleFilter, dropped_windows
 from anabranch.shedding.points import DropPoint
@@ -52,23 +52,23 @@ REPORT_SCHEMA = pa.schema(
         ("last_row", pa.int64()),
     ]
 )
-"""A row of the report: so many windows of an output, one after the other, are missing.
+"""The schema of the list of dropped windows. Each row is a run of consecutive windows of an output.
 
-Of time windows for the keys in a bucket, with the starts of the first and the last. Count windows are dropped for each
-key of its own: with the key, and the positions of the rows at which the first and the last begin.
+Time windows are dropped for the keys of a bucket: the row has the starts of the first and the last window. Count
+windows are dropped key by key: the row has the key, and the positions of the first rows of the first and last window.
 """
 
 
 @dataclass(frozen=True)
-class CountedWindows:
-    """What an operator that counts rows for count windows tells of an epoch."""
+class CountWindowDrops:
+    """What an operator that numbers rows for count windows dropped in an epoch."""
 
     progress: OperatorProgress
     dropped: pa.Table
 
 
 class EpochDrops:
-    """The drop plan of one epoch, at work."""
+    """Applies the drop plan of one epoch."""
 
     def __init__(self, planner: DropPlanner, network: Network, plan: DropPlan) -> None:
         self._network = network
@@ -80,14 +80,14 @@ class EpochDrops:
         self._states = {name: state for name, state in states.items() if state is not None}
 
     def of_source(self, source: Source) -> Column | None:
-        """Which rows of a source are dropped for all that read it."""
+        """Which rows of a source are dropped for all its readers."""
         name = source_name(self._network, source)
         return self._rows([p for p in self._timed if p.kind == "source" and name in p.at], source.time.micros())
 
-    def of_edge(self, step: Step, each: Input) -> Column | None:
-        """Which rows are dropped for one operator, before the steps to it."""
-        points = [point for point in self._timed if drops_rows(self._network, point, step.name, each)]
-        return self._rows(points, time_at(each))
+    def of_edge(self, step: Step, input_: Input) -> Column | None:
+        """Which rows are dropped for one operator, before the steps that lead to it."""
+        points = [point for point in self._timed if drops_rows(self._network, point, step.name, input_)]
+        return self._rows(points, time_at(input_))
 
     def _rows(self, points: Sequence[DropPoint], t: Column) -> Column | None:
         found = []
@@ -98,7 +98,7 @@ class EpochDrops:
         return reduce(or_, found) if found else None
 
     def of_results(self, step: Step) -> Column | None:
-        """Which windows do not leave an operator; over the columns SPEC and FIRST (the window id), and the keys."""
+        """Which windows of an operator are not delivered, by the columns SPEC, FIRST (the window id) and the keys."""
         query, found = step.node.aggregate, []
         if query is None:
             return None
@@ -119,21 +119,24 @@ class EpochDrops:
 
     def report(
         self,
-        marks: Mapping[str, tuple[int | None, int | None]],
-        counted: Mapping[str, Sequence[CountedWindows]],
+        watermarks: Mapping[str, tuple[int | None, int | None]],
+        count_windows: Mapping[str, Sequence[CountWindowDrops]],
         before: Mapping[str, Sequence[int]],
         epoch: int,
     ) -> tuple[pa.Table, dict[str, tuple[int, int]]]:
-        """The windows whose time was over in this epoch and that were dropped; and how many of each point so far.
+        """The dropped windows that ended in this epoch; and for each point, the number of windows and drops so far.
 
-        `marks`: the watermark of each operator before and after; `counted`: for points of count windows, what the
-        operators say that count; `before`: windows and dropped ones of each point, up to here.
+        `watermarks`: the watermark of each operator before and after the epoch; `count_windows`: for each point of
+        count windows, what the operators that number its rows dropped; `before`: the numbers before this epoch.
         """
         counts: dict[str, tuple[int, int]] = {}
         tables = [REPORT_SCHEMA.empty_table()]
         for point in self._points:
-            found = self._counted(point, counted[point.name]) if point.counted else self._over(point, marks)
-            windows, missing = found
+            windows, missing = (
+                self._count_windows(point, count_windows[point.name])
+                if point.counted
+                else self._time_windows(point, watermarks)
+            )
             before_windows, before_dropped = before.get(point.name, (0, 0))
             dropped = before_dropped + (pc.sum(missing["windows"]).as_py() or 0)
             counts[point.name] = max(before_windows + windows, dropped), dropped
@@ -143,14 +146,16 @@ class EpochDrops:
             tables.append(_filled(missing, {**same, "delivered_share": share}))
         return pa.concat_tables(tables), counts
 
-    def _over(self, point: DropPoint, marks: Mapping[str, tuple[int | None, int | None]]) -> tuple[int, pa.Table]:
-        """How many windows of a point were over in this epoch, and the ranges of those that were dropped."""
+    def _time_windows(
+        self, point: DropPoint, watermarks: Mapping[str, tuple[int | None, int | None]]
+    ) -> tuple[int, pa.Table]:
+        """How many windows of a point ended in this epoch, and the ranges of those that were dropped."""
         state, windows, missing = self._states[point.name], 0, []
         for output in point.outputs:
             query = next(step.node.aggregate for step in self._network.steps if step.name == output)
-            reached, now = marks[output]
+            reached, now = watermarks[output]
             if now is None:
-                continue  # a watermark that is not known yet has passed nothing
+                continue  # without a watermark no window has ended
             assert query is not None
             for window, span in zip(query.panes.windows, point.emits[output], strict=True):
                 # Window j is over when the watermark is at its end.
@@ -164,19 +169,19 @@ class EpochDrops:
                             missing.append(_missing(output, window, g, state.buckets, lo, hi))
         return windows, pa.Table.from_pylist(missing, REPORT_SCHEMA)
 
-    def _counted(self, point: DropPoint, told: Sequence[CountedWindows]) -> tuple[int, pa.Table]:
-        """The same of count windows: in the epoch in which their first rows get a position."""
-        missing = [_filled(one.dropped, {"output": point.at[0]}) for one in told]
-        windows = sum(one.progress.metrics.get(name, 0) for one in told for name in (WINDOWS_KEPT, WINDOWS_SHED))
+    def _count_windows(self, point: DropPoint, drops: Sequence[CountWindowDrops]) -> tuple[int, pa.Table]:
+        """The same for count windows, in the epoch in which their first rows get a position."""
+        missing = [_filled(one.dropped, {"output": point.at[0]}) for one in drops]
+        windows = sum(one.progress.metrics.get(name, 0) for one in drops for name in (WINDOWS_KEPT, WINDOWS_SHED))
         return windows, pa.concat_tables([REPORT_SCHEMA.empty_table(), *missing])
 
     def progress(
-        self, seen: Mapping[str, Seen], counts: Mapping[str, Sequence[int]], before: Mapping[str, Sequence[int]]
+        self, rows: Mapping[str, DropCounts], counts: Mapping[str, Sequence[int]], before: Mapping[str, Sequence[int]]
     ) -> tuple[DropProgress, ...]:
-        """What each point did; `seen` by point, `counts` and `before` as in `report`."""
+        """What each point dropped. `rows`: the counts of rows by point; `counts` and `before`: as in `report`."""
         found = []
         for point in self._points:
-            entry, came = self._plan[point.name], seen.get(point.name, Seen())
+            entry, came = self._plan[point.name], rows.get(point.name, DropCounts())
             windows, dropped = counts.get(point.name, (0, 0))
             windows_before, dropped_before = before.get(point.name, (0, 0))
             found.append(
@@ -200,14 +205,14 @@ class EpochDrops:
 
 
 def _filled(rows: pa.Table, same: Mapping[str, Any]) -> pa.Table:
-    """The rows as rows of the report, with values that are the same in all of them."""
+    """The rows in the schema of the report, with the values in `same` in all of them."""
     columns = []
-    for each in REPORT_SCHEMA:
-        if each.name in same:
-            columns.append(pa.repeat(pa.scalar(same[each.name], each.type), rows.num_rows))
+    for field in REPORT_SCHEMA:
+        if field.name in same:
+            columns.append(pa.repeat(pa.scalar(same[field.name], field.type), rows.num_rows))
         else:
-            known = each.name in rows.column_names
-            columns.append(rows[each.name] if known else pa.nulls(rows.num_rows, each.type))
+            known = field.name in rows.column_names
+            columns.append(rows[field.name] if known else pa.nulls(rows.num_rows, field.type))
     return pa.Table.from_arrays(columns, schema=REPORT_SCHEMA)
 
 

@@ -5,7 +5,7 @@
     driver state: latest times, watermarks ────────┘
 
 The plan of an epoch (`store.records.DropPlan`) holds all drops that are still needed, so the next plan follows from it
-alone; after a restart it is read and not made again. `runtime.shedding.filters` says which rows and results it drops.
+alone. After a restart it is read and not made again. `runtime.shedding.filters` drops the rows and results.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from anabranch.store.records import DropPlan, PointDrops
 from anabranch.windows.spans import Span
 
 MOST_UNITS = 20_000
-"""Units that are decided ahead, over all buckets."""
+"""How many units are decided ahead at most, over all buckets."""
 AHEAD = 3
-"""So many times the event time that an epoch brought last: how far ahead is decided. Rows beyond are kept."""
+"""How far ahead is decided, in multiples of the event time of the last epoch. Rows beyond that are kept."""
 _NEVER = -(1 << 62)
 
 
 class DropPlanner:
-    """Decides what is dropped. None of it runs where nothing may be dropped: see `planner_of`."""
+    """Decides what is dropped. A query that may drop nothing has no planner: see `planner_of`."""
 
     def __init__(self, network: Network, settings: Settings) -> None:
         qos = settings.qos
@@ -59,7 +59,7 @@ class DropPlanner:
         self.controller = ShedController(self.boxes, self.cuts, qos.latency_seconds, trigger, qos.drop_share, weights)
 
     def buckets(self, point: DropPoint) -> int:
-        """Coins per batch: one, where batches are over before latency could suffer, or where no tuple is spared."""
+        """Coins per batch. One is enough if batches are too short to affect latency, or if no tuple can be dropped."""
         short = (self._latency or 8.0) / 8
         if not self.keys[point.name] or point.bound * point.span.slide / 1e6 < short:
             return 1
@@ -68,18 +68,18 @@ class DropPlanner:
         return max(1, min(KEY_BUCKETS, MOST_UNITS // self._open_units(point)))
 
     def _open_units(self, point: DropPoint) -> int:
-        """About how many units are undecided at a time: those that rows may come for before the watermark is there."""
-        inputs = [each for step in self._readers(point) for each in step.node.inputs]
-        delay = max(each.part.origin.delay for each in inputs)
+        """About how many units are open at a time: the watermark has not passed them, so rows may still come."""
+        inputs = [input_ for step in self._readers(point) for input_ in step.node.inputs]
+        delay = max(input_.part.origin.delay for input_ in inputs)
         return (point.span.size + delay) // point.span.slide + 2 * point.bound + 1
 
     def plan(self, state: DriverState, history: Sequence[EpochProgress], before: DropPlan) -> DropPlan:
-        """The drop plan of the next epoch; `before` is that of the last one."""
+        """The drop plan of the next epoch; `before` is the plan of the last one."""
         fault = self.fault(before)
         if fault is not None:
             raise CheckpointError(
-                f"{fault}: rows of windows that are still open are gone, and those windows would be delivered wrong",
-                hint="start the query as it was until these windows are over, or with a new checkpoint",
+                f"{fault}: open windows have lost rows, and their results would be wrong",
+                hint="run the query as it was until these windows have ended, or use a new checkpoint",
             )
         late = self._late(history, before) if self.halts else 0
         decided = {} if self.halts else self.controller.decide(history, before.decisions)
@@ -90,17 +90,17 @@ class DropPlanner:
         states: dict[str, DropState] = {}
         points: dict[str, PointDrops] = {}
         in_force = set(decisions["cut"])
-        # Points that are no longer used first: the others begin only after what these have dropped.
-        for point in sorted(self.points, key=lambda each: each.name in in_force):
+        # First the points that are no longer used: the others start only after the units that these have dropped.
+        for point in sorted(self.points, key=lambda p: p.name in in_force):
             known = before.points.get(point.name)
             p = decisions["p"].get(point.name, 0.0) if point.name in in_force else 0.0
             if known is None and (p == 0 or point.refused is not None):
                 continue
             bound = None if point.name in decisions["shut"] else point.bound
-            cause = decisions["cause"] if p else "what was dropped before"
+            cause = decisions["cause"] if p else "dropped earlier"
             drops = PointDrops(p, bound, cause, self._units_of(point))
             if point.counted:
-                # Keys that are in the middle of a dropped window go on to drop its rows, and these are counted.
+                # A key in the middle of a dropped window still drops its rows, and these are counted.
                 points[point.name] = drops
                 continue
             units = self._decided(point, state, None if known is None else known.state, states, p, bound, advance)
@@ -111,28 +111,28 @@ class DropPlanner:
         return DropPlan(decisions, latest, advance, points, late if self.halts else None)
 
     def fault(self, plan: DropPlan) -> str | None:
-        """Why a drop plan cannot be carried out, or a later one cannot follow from it; None: they can."""
+        """Why a drop plan cannot be carried out, or the next plan cannot follow from it; None: it can."""
         for name, entry in plan.points.items():
             point = self.named.get(name)
             if point is None:
-                return f"windows are dropped at {name!r}, which is not a drop point of this query"
+                return f"the plan drops windows at {name!r}, which is not a drop point of this query"
             if not point.emits:
-                return f"windows are dropped at {name}, and cannot be: {point.refused}"
+                return f"the plan drops windows at {name}, where this is not possible: {point.refused}"
             if list(entry.units) != self._units_of(point):
-                return f"windows are dropped at {name} while the query had other outputs, or made its keys otherwise"
+                return f"the plan drops windows at {name} for a query with other outputs or other keys"
             if not 0 <= entry.p <= 1 or (entry.bound is not None and entry.bound < 0):
-                return f"at {name} a share p of {entry.p!r} is to be dropped, in gaps of up to {entry.bound!r}"
+                return f"the plan drops a share p of {entry.p!r} at {name}, in gaps of up to {entry.bound!r}"
             if point.counted:
                 continue
             state = entry.state
             if state is None:
-                return f"windows are dropped at {name}, and the plan does not say which"
+                return f"the plan drops windows at {name}, but does not say which"
             if len(state.dropped) != state.buckets or (state.buckets > 1 and not self.keys[name]):
-                return f"the units dropped at {name} are of {len(state.dropped)} buckets of keys"
+                return f"the plan has {len(state.dropped)} buckets of keys at {name}, which do not fit the query"
         return None
 
     def counted(self, step: Step, plan: DropPlan) -> dict[str, Any]:
-        """The setting of an operator that counts rows for count windows; `plan` is that of the epoch."""
+        """The drop setting of an operator that numbers rows for count windows; `plan` is the epoch's plan."""
         for name, entry in plan.points.items():
             point = self.named[name]
             if point.counted and step.name in self.counting(point):
@@ -142,26 +142,26 @@ class DropPlanner:
         return {}
 
     def counting(self, point: DropPoint) -> list[str]:
-        """The operators that count the rows for a point."""
+        """The operators that number the rows for a point."""
         return [
-            self.network.name_of(each.part.origin.node)
+            self.network.name_of(input_.part.origin.node)
             for step in self.network.steps
             if step.name in point.at
-            for each in step.node.inputs
-            if isinstance(each.part.origin, Output)
+            for input_ in step.node.inputs
+            if isinstance(input_.part.origin, Output)
         ]
 
     def _gap(self, point: DropPoint) -> int:
         return min(box.terms.max_gap for box in self.boxes if box.name in point.at and box.terms is not None)
 
     def _late(self, history: Sequence[EpochProgress], before: DropPlan) -> int:
-        """For a query that must not shed: how many epochs in a row were too much; an error if it drowns."""
+        """For a query that must not shed: how many epochs in a row were overloaded. Too many are an error."""
         overload = self.controller.overloaded(history)
         late = 0 if overload is None else (before.late or 0) + 1
         if overload is not None and late >= PATIENCE:
             raise OverloadError(
-                f"{overload}, {late} epochs in a row. Results would come later and later",
-                hint="give it more cores or a higher max_latency; or let it drop whole windows: QoS(max_gap=...)",
+                f"{overload}, {late} epochs in a row: results would come later and later",
+                hint="use more cores or a higher max_latency, or let the query drop whole windows: QoS(max_gap=...)",
             )
         return late
 
@@ -182,16 +182,16 @@ class DropPlanner:
         opens = max(self._opens(point, driver), after)
         unseen = opens if point.kind == "results" else span.first_after(seen)
         if known is not None and point.refused is not None:
-            # Of an earlier run, and how far the rows have come here is not known: what was dropped stays dropped.
+            # The drops are from an earlier run, and how far the rows have come is unknown: they all stay dropped.
             unseen = max([unseen, *(last + 1 for ranges in known.dropped for _, last in ranges)])
         opens = unseen if opens == _NEVER else opens
         state = DropState.new(opens, self.buckets(point)) if known is None else known
         if known is None or after > state.unit:
-            # How many are missing before, nobody knows, or another point has dropped them: the first one opens.
+            # How many units before are missing is unknown, or another point has dropped them: so keep the first one.
             state = replace(state, unit=opens, tallies=(Tally(run=point.bound),) * state.buckets)
         ahead = max(AHEAD * advance, (point.bound + 1) * span.slide, span.size)
         unseen = max(unseen, opens)
-        # The watermark may be years behind a row of another source: what is decided begins with it, and ends somewhere.
+        # The watermark may be years behind a row of another source, so limit the units decided from the watermark on.
         most_units = self._open_units(point) + MOST_UNITS // state.buckets
         through = min(span.first_after(seen + ahead), opens + most_units)
         needed = self._needed(point, driver)
@@ -200,7 +200,7 @@ class DropPlanner:
         )
 
     def _units_of(self, point: DropPoint) -> list[Any]:
-        """What units and buckets mean: decisions are of no use to a query in which they mean something else."""
+        """What units and buckets mean at a point. A decision holds only for a query in which they mean the same."""
         spans = [point.span, *(span for name in point.domain for span in point.emits[name])]
         return [list(self.keys.get(point.name, ())), *([s.slide, s.origin, s.lo, s.hi] for s in spans)]
 
@@ -208,11 +208,11 @@ class DropPlanner:
         return self.seed * 1_000_003 + self.points.index(point)
 
     def _seen(self, point: DropPoint, driver: DriverState) -> int | None:
-        """The latest time of the rows that came to a point."""
+        """The latest time of the rows that have reached a point."""
         times: list[int | None] = []
         for step in self._readers(point):
-            for each in step.node.inputs:
-                origin = each.part.origin
+            for input_ in step.node.inputs:
+                origin = input_.part.origin
                 if isinstance(origin, Source):
                     times.append(driver.latest[self.network.index_of(origin)])
                 else:
@@ -221,20 +221,20 @@ class DropPlanner:
         return max((t for t in times if t is not None), default=None)
 
     def _readers(self, point: DropPoint) -> list[Step]:
-        """The operators right below a point."""
+        """The operators directly below a point."""
         if point.kind != "source":
             return [step for step in self.network.steps if step.name in point.at]
         return [
             step
             for step in self.network.steps
             if any(
-                isinstance(each.part.origin, Source) and source_name(self.network, each.part.origin) in point.at
-                for each in step.node.inputs
+                isinstance(input_.part.origin, Source) and source_name(self.network, input_.part.origin) in point.at
+                for input_ in step.node.inputs
             )
         ]
 
     def _opens(self, point: DropPoint, driver: DriverState) -> int:
-        """The first unit of which no result has left."""
+        """The first unit from which no result has been delivered."""
         units = [_NEVER]
         for name, span in _spans(point, point.outputs):
             reached = driver.operators[name].watermark
@@ -243,7 +243,7 @@ class DropPlanner:
         return max(units)
 
     def _needed(self, point: DropPoint, driver: DriverState) -> int:
-        """The first unit that somebody may still ask for."""
+        """The first unit that may still be looked up."""
         units = []
         for name, span in _spans(point, point.domain):
             state = driver.operators[name]
@@ -256,7 +256,7 @@ class DropPlanner:
         return min(units, default=_NEVER)
 
     def _after(self, point: DropPoint, others: Mapping[str, DropState]) -> int:
-        """The first unit after all that other points have dropped of the same outputs: no gap may join another."""
+        """The first unit after everything that other points dropped for the same outputs, so that gaps do not join."""
         first = _NEVER
         for name, state in others.items():
             other = self.named[name]
@@ -269,7 +269,7 @@ class DropPlanner:
 
 
 def planner_of(network: Network, settings: Settings) -> DropPlanner | None:
-    """Who decides what is dropped; None where nothing ever is."""
+    """The planner of a query; None if it never drops anything."""
     qos = settings.qos
     gaps = [qos.max_gap, *(step.max_gap for step in network.steps)]
     if qos.overflow != "halt" and not any(gaps):
@@ -277,30 +277,30 @@ def planner_of(network: Network, settings: Settings) -> DropPlanner | None:
     trigger = settings.trigger_seconds
     if qos.drop_share is None and qos.latency_seconds is None:
         raise InvalidArgumentError(
-            "max_gap needs max_latency: it says when to drop", hint="give QoS(max_latency=..., max_gap=...)"
+            "max_gap needs max_latency, which says when to drop", hint="give QoS(max_latency=..., max_gap=...)"
         )
     bound = qos.latency_seconds
     if bound is not None and trigger is not None and trigger >= (1 - LEAST_HEADROOM) * bound:
         raise InvalidArgumentError(
-            f"results within {qos.max_latency}, but an epoch begins only every {settings.trigger}: rows would wait "
-            "nearly as long or longer, and dropping helps nothing",
+            f"max_latency is {qos.max_latency}, but an epoch starts only every {settings.trigger}: rows would wait "
+            "about that long or longer, and dropping would not help",
             hint="give a shorter trigger, or a higher max_latency",
         )
     planner = DropPlanner(network, settings)
     if not planner.cuts and not planner.halts:
         reasons = "; ".join(point.describe() for point in planner.points)
         raise InvalidArgumentError(
-            f"there is no place to drop windows at with drop_at={qos.drop_at!r}: {reasons}",
-            hint=f"{_remains(planner.points)}; see docs/shedding.md for what can be dropped",
+            f"with drop_at={qos.drop_at!r} there is no place where windows can be dropped: {reasons}",
+            hint=f"use {_alternatives(planner.points)}; see docs/shedding.md for what can be dropped",
         )
     return planner
 
 
-def _remains(points: Sequence[DropPoint]) -> str:
-    """What a user can do where no point can be used."""
+def _alternatives(points: Sequence[DropPoint]) -> str:
+    """What a user can do if no point can be used."""
     others = "a higher max_gap, or overflow='halt'"
     results = any(point.kind == "results" and point.refused is None for point in points)
-    return f"drop_at='results', which spares only what follows the aggregates; {others}" if results else others
+    return f"drop_at='results', which saves only the work after the aggregates; {others}" if results else others
 
 
 def boxes_of(network: Network, qos: QoS) -> tuple[Box, ...]:
@@ -309,8 +309,8 @@ def boxes_of(network: Network, qos: QoS) -> tuple[Box, ...]:
     for step in network.steps:
         node = step.node
         if node.numbers_rows:
-            continue  # with the count windows that follow, and nothing else does, it is one box
-        reads = tuple(dict.fromkeys(name for each in node.inputs for name in _origins(network, each.part.origin)))
+            continue  # it belongs to the box of the count windows, which are its only reader
+        reads = tuple(dict.fromkeys(name for input_ in node.inputs for name in _origins(network, input_.part.origin)))
         query = node.aggregate
         windows = query.panes.windows if query is not None and _exactly_timed(query) else ()
         gap = step.max_gap if step.max_gap is not None else qos.max_gap or 0
@@ -325,12 +325,12 @@ def _origins(network: Network, origin: Origin) -> list[str]:
     if isinstance(origin, Source):
         return [source_name(network, origin)]
     if origin.node.numbers_rows:
-        return [name for each in origin.node.inputs for name in _origins(network, each.part.origin)]
+        return [name for input_ in origin.node.inputs for name in _origins(network, input_.part.origin)]
     return [network.name_of(origin.node)]
 
 
 def _exactly_timed(query: Query) -> bool:
-    """Whether results have the last microsecond of their window as their time, or one that no window tells from it."""
+    """Whether a result's time is the last microsecond of its window, or falls into the same windows as that."""
     panes = query.panes
     if query.time.kind is not TimeKind.SECONDS or query.counts_rows:
         return True
@@ -338,12 +338,12 @@ def _exactly_timed(query: Query) -> bool:
 
 
 def _cuts(points: Sequence[DropPoint], qos: QoS) -> tuple[tuple[DropPoint, ...], ...]:
-    """The ways to put points together that the user allows."""
+    """The combinations of points that the user allows."""
     usable = [point for point in points if point.refused is None]
     if qos.drop_at == "auto":
         return cuts(usable)
     if qos.drop_at == "operators":
-        # Right before each aggregate that is delivered and that no other follows: the point with the fewest below it.
+        # Directly before each delivered aggregate that no other follows: the point with the fewest operators below it.
         early = [point for point in usable if point.kind != "results"]
         lasts = [point.at[0] for point in usable if point.kind == "results" or point.counted]
         found = [[p for p in early if p.outputs == (last,)] for last in lasts]
@@ -354,9 +354,9 @@ def _cuts(points: Sequence[DropPoint], qos: QoS) -> tuple[tuple[DropPoint, ...],
 
 
 def _resolved(network: Network, point: DropPoint) -> DropPoint:
-    """The point; refused, if Spark could not drop rows there."""
+    """The point; marked as refused if Spark could not drop rows there."""
     fault = unresolved(network, point) if point.refused is None and not point.counted else None
-    return point if fault is None else replace(point, refused=f"Spark cannot find what it needs: {fault}")
+    return point if fault is None else replace(point, refused=f"Spark cannot resolve its columns: {fault}")
 
 
 def _spans(point: DropPoint, boxes: Iterable[str]) -> list[tuple[str, Span]]:

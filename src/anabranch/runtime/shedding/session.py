@@ -16,14 +16,14 @@ from anabranch.query.graph import Step
 from anabranch.runtime.driver_state import Context, DriverState
 from anabranch.runtime.epoch import Epoch
 from anabranch.runtime.execution.base import OperatorResult
-from anabranch.runtime.shedding.counters import Seen
-from anabranch.runtime.shedding.filters import REPORT_SCHEMA, CountedWindows, EpochDrops
+from anabranch.runtime.shedding.counters import DropCounts
+from anabranch.runtime.shedding.filters import REPORT_SCHEMA, CountWindowDrops, EpochDrops
 from anabranch.runtime.shedding.planner import DropPlanner, planner_of
 from anabranch.shedding.points import DropPoint
 from anabranch.store.records import DropPlan
 
 DROPS = "drops"
-"""The folder beside the late and bad rows of operators."""
+"""The folder of the list of dropped windows, beside the late and bad rows of operators."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class ShedOutcome:
 
     drops: tuple[DropProgress, ...] = ()
     counts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """windows and dropped windows of each point, since the query first shed there"""
+    """for each point, the number of windows and of dropped windows since the query first shed there"""
     arrived: float | None = None
     spared: float = 0.0
 
@@ -47,11 +47,11 @@ class SheddingSession:
         decision = None if last is None else context.ledger.decision(last)
         outcome = None if last is None else context.ledger.outcome(last)
         drops = None if decision is None else decision.drops
-        # Units beyond a watermark that ran away count as decided: after a repair all are decided anew.
+        # If the watermark had run ahead, units up to it count as decided. After a repair all are decided again.
         self.before = DropPlan() if drops is None or last in state.repaired else drops
         self._counts: Mapping[str, tuple[int, int]] = {} if outcome is None else outcome.shed
         self.planner = planner_of(context.network, context.settings)
-        # Where the last run did shed, rows of windows that are still open are gone, and these must not leave now.
+        # If the last run shed load, open windows may have lost rows. Those windows must not be delivered now.
         self.planner_for(drops)
         report = context.settings.report
         if report is not None:
@@ -62,13 +62,13 @@ class SheddingSession:
         return None if self.planner is None else self.planner.plan(self._state, history, self.before)
 
     def settings(self, step: Step, plan: DropPlan | None) -> dict[str, Any]:
-        """What an operator itself must know of a drop plan: one that counts rows for count windows."""
+        """The drop setting of an operator that numbers rows for count windows; other operators need none."""
         return {} if self.planner is None or plan is None else self.planner.counted(step, plan)
 
     def planner_for(self, plan: DropPlan | None) -> DropPlanner | None:
         """The planner that knows the points of a drop plan; None if the plan drops nothing."""
         if self.planner is None and plan is not None and plan.points:
-            # The plan comes from a run that could shed.
+            # The plan comes from a run that could shed; this one cannot.
             self.planner = DropPlanner(self._context.network, self._context.settings)
         return self.planner
 
@@ -81,39 +81,39 @@ class SheddingSession:
         return EpochDrops(planner, self._context.network, self.before)
 
     def after(self, run: Epoch, results: Sequence[OperatorResult]) -> ShedOutcome:
-        """All operators of an epoch have run: say what was dropped, and keep the list of it."""
+        """After all operators of an epoch have run: return what was dropped, and publish the list."""
         drops, before = run.drops, self._counts
         if drops is None:
             self._publish(run, REPORT_SCHEMA.empty_table())
             return ShedOutcome(counts=before)
         steps = self._context.network.steps
-        marks = {
+        watermarks = {
             step.name: (self._state.operators[step.name].watermark, result.watermark)
             for step, result in zip(steps, results, strict=True)
         }
-        counted_by = {
-            step.name: CountedWindows(result.progress, run.publisher.staged(step.node, DROPPED).table())
+        by_operator = {
+            step.name: CountWindowDrops(result.progress, run.publisher.staged(step.node, DROPPED).table())
             for step, result in zip(steps, results, strict=True)
             if step.node.numbers_rows
         }
-        counted = {point.name: [counted_by[name] for name in self._counting(point)] for point in drops.points}
-        report, counts = drops.report(marks, counted, before, run.number)
+        count_windows = {point.name: [by_operator[name] for name in self._counting(point)] for point in drops.points}
+        report, counts = drops.report(watermarks, count_windows, before, run.number)
         self._publish(run, report)
         self._counts = {**before, **counts}
-        seen = {
-            point.name: _counted(counted[point.name]) if point.counted else run.census.seen_at(point)
+        rows = {
+            point.name: _row_counts(count_windows[point.name]) if point.counted else run.census.drop_counts_at(point)
             for point in drops.points
         }
         arrived = sum(run.census.arrived.get(i, float(count)) for i, count in run.census.rows.items())
         spares = self.before.decisions.get("spare", {})
         spared = 0.0
         for point in drops.points:
-            came = seen[point.name]
+            came = rows[point.name]
             if point.kind == "source" or point.counted:
                 spared += arrived * came.shed / came.rows if came.rows else 0.0
             else:
                 spared += arrived * self.before.points[point.name].p * spares.get(point.name, 0.0)
-        return ShedOutcome(drops.progress(seen, counts, before), self._counts, arrived, min(spared, arrived))
+        return ShedOutcome(drops.progress(rows, counts, before), self._counts, arrived, min(spared, arrived))
 
     def _counting(self, point: DropPoint) -> list[str]:
         assert self.planner is not None
@@ -122,7 +122,7 @@ class SheddingSession:
     def _publish(self, run: Epoch, report: pa.Table) -> None:
         context = self._context
         if report.num_rows:
-            # Straight to where it stays: an epoch that runs again writes the same file again.
+            # Written straight to the final folder: an epoch that runs again writes the same file again.
             folder = context.checkpoint.side.sub(DROPS, f"epoch={run.number}")
             folder.create()
             write_rows(Target(folder, REPORT_SCHEMA), 0, report.to_batches())
@@ -147,6 +147,6 @@ class SheddingSession:
             default.remove()
 
 
-def _counted(told: Sequence[CountedWindows]) -> Seen:
-    """What operators that count rows themselves have dropped, of the rows that got a position in this epoch."""
-    return Seen(*(sum(each.progress.metrics.get(name, 0) for each in told) for name in (COUNTED, SHED)))
+def _row_counts(drops: Sequence[CountWindowDrops]) -> DropCounts:
+    """How many rows the operators numbered in this epoch, and how many of them they dropped."""
+    return DropCounts(*(sum(one.progress.metrics.get(name, 0) for one in drops) for name in (COUNTED, SHED)))

@@ -1,14 +1,14 @@
-"""What the answers say of the roads: read from the published files, epoch after epoch.
+"""A map of the roads, read from the published answers, epoch by epoch.
 
-A toll notification says to one car how fast its segment is and what it costs. All cars that enter a segment in the same
-minute are told the same, so the notifications together are a map: per expressway, direction, segment and minute a speed
-(LAV, miles per hour) and a toll. The answer does not repeat where the car is; the report that it answers does, and is
-found by car and second.
+A toll notification tells one car the speed and the toll of its segment. All cars that enter a segment in the same
+minute get the same, so the notifications together are a map: a speed (LAV, miles per hour) and a toll per expressway,
+direction, segment and minute. The answer does not say where the car is; the report that it answers does, and is found
+by car and second.
 
     answer    VID 17, Time 61, LAV 42, Toll 98
     report    VID 17, Time 61, XWay 0, Dir 1, Seg 23   ──▶   speed[0, 1, 23, minute 1] = 42,  toll[...] = 98
 
-Nothing here comes from the generator but the input that every system is given.
+From the generator, this uses only the input that every system gets.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 SAME_ACCIDENT = 120
-"""Seconds without an alert after which the next one is of another accident: a minute may pass in which no car comes."""
+"""After this many seconds without an alert, the next one is for another accident: for a minute, no car may come."""
 _COLUMNS = ["Type", "Time", "VID", "XWay", "Dir", "Seg", "QID"]
 
 
 @dataclass(frozen=True)
 class Accident:
-    """An accident as the alerts tell it: where, from when to when cars were warned, and how many."""
+    """An accident as the alerts show it: where, from when to when cars were warned, and how many."""
 
     xway: int
     way: int
@@ -57,28 +57,28 @@ class Balance:
 
 @dataclass(frozen=True)
 class Epoch:
-    """One epoch: which seconds of the simulation it held, what it answered, and its place on the wall clock."""
+    """One epoch: its seconds of the simulation, its answers, and its times by the wall clock."""
 
     number: int
     first: int
-    """The first second of the simulation in it."""
+    """Its first second of the simulation."""
     last: int
-    """The last; an epoch has whole seconds."""
+    """Its last second; an epoch has whole seconds."""
     tuples: int
     answers: Mapping[str, int]
     started: float
-    """Seconds since 1970, as of everything on the wall clock."""
+    """Seconds since 1970, like all times by the wall clock."""
     seconds: float
-    """From reading to publishing."""
+    """Seconds from reading to publishing."""
 
     @property
     def published(self) -> float:
-        """When its answers could be read."""
+        """When its answers were published."""
         return self.started + self.seconds
 
 
-class Told:
-    """The maps and counters; `read` adds an epoch. Arrays are (expressway, direction, segment, minute) or by second."""
+class RoadMap:
+    """Maps and counters; `read` adds an epoch. Arrays are by (expressway, direction, segment, minute) or by second."""
 
     def __init__(self, trace: Trace) -> None:
         places = (trace.expressways, DIRECTIONS, SEGMENTS, -(-trace.seconds // 60))
@@ -92,13 +92,13 @@ class Told:
         """The last second that has been answered."""
         self.tuples = 0
         self.asked = 0
-        """The sum of all tolls told."""
+        """The sum of the tolls in all notifications."""
         self._input = pa.Table.from_batches([batch.select(_COLUMNS) for batch in trace.batches()])
         self._last_toll: Ints = np.zeros((trace.expressways, trace.vid_offset), np.int64)
 
     @property
     def charged(self) -> int:
-        """The sum of all tolls charged: a car pays for a segment when it is told of another one on that expressway."""
+        """The sum of all tolls charged: a car pays for a segment at its next notification on that expressway."""
         return self.asked - int(self._last_toll.sum())
 
     @property
@@ -111,11 +111,11 @@ class Told:
         return int(self.answers[kind].sum())
 
     def second_of(self, row: int) -> int | None:
-        """The second of a tuple, by its place in the input; None after the last."""
+        """The second of a tuple, by its position in the input; None after the last."""
         return int(self._input["Time"][row].as_py()) if row < self._input.num_rows else None
 
     def read(self, number: int, rows: int, started: float, seconds: float, output: Path) -> Epoch:
-        """The next epoch: so many tuples were read, and its answers are in the output folder."""
+        """Add the next epoch, which read `rows` tuples; its answers are in the output folder."""
         block = {name: self._input[name].slice(self.tuples, rows).to_numpy() for name in _COLUMNS}
         answers = {kind: published(output, kind, number) for kind in ANSWERS}
         for kind, table in answers.items():
@@ -128,10 +128,10 @@ class Told:
         counts = {kind: table.num_rows for kind, table in answers.items()}
         return Epoch(number, first, self.reached, rows, counts, started, seconds)
 
-    def _note_tolls(self, block: Mapping[str, Ints], told: pa.Table) -> None:
-        if not told.num_rows:
+    def _note_tolls(self, block: Mapping[str, Ints], answers: pa.Table) -> None:
+        if not answers.num_rows:
             return
-        vid, time, lav, toll = (told[name].to_numpy().astype(np.int64) for name in ("VID", "Time", "LAV", "Toll"))
+        vid, time, lav, toll = (answers[name].to_numpy().astype(np.int64) for name in ("VID", "Time", "LAV", "Toll"))
         reports = np.flatnonzero(block["Type"] == Kind.POSITION)
         at = reports[found(_key(block["Time"][reports], block["VID"][reports]), _key(time, vid))]
         place = block["XWay"][at], block["Dir"][at], block["Seg"][at], time // 60
@@ -142,16 +142,16 @@ class Told:
         by_time = np.argsort(time, kind="stable")
         self._last_toll[block["XWay"][at][by_time], vid[by_time]] = toll[by_time]
 
-    def _note_alerts(self, told: pa.Table) -> None:
-        places = np.stack([told[name].to_numpy() for name in ("XWay", "Dir", "Seg")], axis=1)
-        times = told["Time"].to_numpy()
+    def _note_alerts(self, answers: pa.Table) -> None:
+        places = np.stack([answers[name].to_numpy() for name in ("XWay", "Dir", "Seg")], axis=1)
+        times = answers["Time"].to_numpy()
         for place in np.unique(places, axis=0):
             xway, way, segment = place.tolist()
             for first, last, alerts in spans(times[(places == place).all(axis=1)]):
                 self._extend(Accident(xway, way, segment, first, last, alerts))
 
     def _extend(self, new: Accident) -> None:
-        """Add the alerts to the accident that they are of, if it is known."""
+        """Add the alerts to their accident if it is known; else add the accident."""
         for i, old in enumerate(self.accidents):
             same_place = (old.xway, old.way, old.segment) == (new.xway, new.way, new.segment)
             if same_place and new.first - old.last <= SAME_ACCIDENT:
@@ -159,12 +159,12 @@ class Told:
                 return
         self.accidents.append(new)
 
-    def _note_balances(self, block: Mapping[str, Ints], told: pa.Table) -> None:
-        if not told.num_rows:
+    def _note_balances(self, block: Mapping[str, Ints], answers: pa.Table) -> None:
+        if not answers.num_rows:
             return
         asked = np.flatnonzero(block["Type"] == Kind.BALANCE)
-        vid = block["VID"][asked[found(block["QID"][asked].astype(np.int64), told["QID"].to_numpy())]]
-        rows = zip(vid.tolist(), told["Time"].to_pylist(), told["Balance"].to_pylist(), strict=True)
+        vid = block["VID"][asked[found(block["QID"][asked].astype(np.int64), answers["QID"].to_numpy())]]
+        rows = zip(vid.tolist(), answers["Time"].to_pylist(), answers["Balance"].to_pylist(), strict=True)
         self.balances += [Balance(*row) for row in rows]
 
     def highest_balances(self, count: int) -> list[Balance]:
@@ -181,13 +181,13 @@ def published(output: Path, kind: str, epoch: int) -> pa.Table:
 
 
 def found(keys: Ints, wanted: Ints) -> Ints:
-    """For each wanted key its place among the keys; each has to be there."""
+    """For each wanted key, its position among the keys; all of them must exist."""
     order = np.argsort(keys, kind="stable")
     return order[np.searchsorted(keys, wanted, sorter=order)]
 
 
 def spans(times: Ints, gap: int = SAME_ACCIDENT) -> list[tuple[int, int, int]]:
-    """Times as stretches without a longer gap: first, last, how many.
+    """Times as stretches without a longer gap: first, last, count.
 
     ::
 
