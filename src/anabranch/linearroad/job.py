@@ -162,12 +162,12 @@ def complete(output: Path) -> tuple[dict[str, int], int]:
 
     A kind without answers gets an empty file, so that it can be read like the others.
     """
-    counted = {kind: sum(pq.read_metadata(file).num_rows for file in answer_files(output, kind)) for kind in ANSWERS}
-    for kind, count in counted.items():
+    counts = {kind: sum(pq.read_metadata(file).num_rows for file in answer_files(output, kind)) for kind in ANSWERS}
+    for kind, count in counts.items():
         if not count:
             Path(output, kind).mkdir(parents=True, exist_ok=True)
             pq.write_table(answer_schema(kind).empty_table(), Path(output, kind, "none.parquet"))
-    return counted, sum(pq.read_metadata(file).num_rows for file in answer_files(output, REJECTED))
+    return counts, sum(pq.read_metadata(file).num_rows for file in answer_files(output, REJECTED))
 
 
 class _ProgressListener:

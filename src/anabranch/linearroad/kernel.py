@@ -289,13 +289,13 @@ def _speed(traffic: Records, place: int, minute: int, paper: bool) -> Any:
     """LAV: latest average velocity, over the five minutes before. Without data -1 (paper) or 0."""
     total, count = 0.0, 0
     for before in range(max(1, minute - MEMORY), minute):
-        seen = traffic[place * MINUTES + before % MINUTES]
-        if paper and seen.cars > 0:
-            total += seen.means / seen.cars
+        entry = traffic[place * MINUTES + before % MINUTES]
+        if paper and entry.cars > 0:
+            total += entry.means / entry.cars
             count += 1
         elif not paper:
-            total += seen.speeds
-            count += seen.reports
+            total += entry.speeds
+            count += entry.reports
     if count == 0:
         return -1.0 if paper else 0.0
     # Whole miles per hour, as in the answers. flat-lav rounds half up. paper rounds down; the small addend keeps a mean
@@ -344,17 +344,17 @@ def _warn(board: Records, place: int) -> None:
 @_compiled
 def _count(car: Any, traffic: Records, place: int, minute: int, speed: int, fresh: bool) -> None:
     """Add a report to the traffic of its segment and minute. `fresh`: the car's first one there."""
-    seen = traffic[place * MINUTES + minute % MINUTES]
-    seen.speeds += speed
-    seen.reports += 1
+    entry = traffic[place * MINUTES + minute % MINUTES]
+    entry.speeds += speed
+    entry.reports += 1
     if fresh:
-        seen.cars += 1
+        entry.cars += 1
         car.speeds, car.reports = 0, 0
     else:
-        seen.means -= car.speeds / car.reports
+        entry.means -= car.speeds / car.reports
     car.speeds += speed
     car.reports += 1
-    seen.means += car.speeds / car.reports
+    entry.means += car.speeds / car.reports
 
 
 @_compiled

@@ -123,7 +123,7 @@ def _figures(measured: OperatorProgress, progress: EpochProgress | None) -> list
         lines.append(f"keys        {measured.partitions[-1].describe()}")
         if table := measured.decisions.get(HEAVY, {}).get("keys"):
             lines.append(f"            a shared table of {len(table):,} heavy keys; the others by hash")
-    lines += [f"counted     {name}: {n:,}" for name, n in measured.metrics.items()]
+    lines += [f"metric      {name}: {n:,}" for name, n in measured.metrics.items()]
     loads = progress.loads(measured.name) if progress is not None else {}
     if loads:
         lines.append(f"loads       {', '.join(f'{worker}: {load:.0%}' for worker, load in sorted(loads.items()))}")

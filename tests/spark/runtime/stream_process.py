@@ -1,4 +1,4 @@
-"""A stream in a process of its own, so that it can be started anew, and killed.
+"""A stream in a process of its own, so that it can be killed and started again.
 
     python -m tests.spark.runtime.stream_process INPUT OUTPUT CHECKPOINT
 

@@ -218,8 +218,10 @@ def test_a_drop_leaves_windows_out_and_the_others_alone(
         ]
         kept = [-1, *numbers[0], numbers[1][-1] + 1]
         assert max(b - a for a, b in pairwise(kept)) <= bound + 1, "a gap above the bound"
-    told: Counter[str] = sum((Counter(each.metrics) for p in handle.recentProgress for each in p.operators), Counter())
-    assert told[WINDOWS_SHED] > told[WINDOWS_KEPT] > 0 and told[SHED] > 0
+    metrics: Counter[str] = sum(
+        (Counter(each.metrics) for p in handle.recentProgress for each in p.operators), Counter()
+    )
+    assert metrics[WINDOWS_SHED] > metrics[WINDOWS_KEPT] > 0 and metrics[SHED] > 0
     assert len(got) < len(wanted) * 0.6
 
 

@@ -179,7 +179,9 @@ def test_fewer_workers_where_there_is_little_to_do(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The degree of declustering falls while the query runs; groups of the worker that goes are joined elsewhere."""
-    monkeypatch.setattr(epochs_module, "allowance", lambda *_: 1e9)  # nobody is ever behind, however busy the machine
+    monkeypatch.setattr(
+        epochs_module, "allowance", lambda *_: 1e9
+    )  # no worker is ever behind, however busy the machine
     feeds = Feed(tmp_path / "left", key="bigint"), Feed(tmp_path / "right", key="bigint")
     rows = [[[((e * 2 + i % 2) * S, i, e * 20 + i) for i in range(20)] for e in range(9)] for _ in feeds]
     for feed, epochs in zip(feeds, rows, strict=True):

@@ -172,7 +172,7 @@ def test_an_operator_over_placed_keys(spark: SparkSession, tmp_path: Path, polic
     assert {row["key"]: row["n"] for row in sink.rows()} == expected
     measured = query.recentProgress[0].operators[0]
     assert [part.tuples for part in measured.partitions] == [10] * 7 and measured.partitions[0].keys == 3
-    assert measured.metrics["blocks"] >= 1 and "counted     blocks" in query.explain()
+    assert measured.metrics["blocks"] >= 1 and "metric      blocks" in query.explain()
 
 
 def test_an_operator_needs_a_key_to_place(spark: SparkSession, tmp_path: Path) -> None:

@@ -49,14 +49,14 @@ def test_a_query_tells_idle_time_and_its_own_failure(
 
         feed.add([(3 * S, "a", 13)])
         labels = f'{{query="{query.id}",query_name="picky"}}'
-        until(lambda: f"anabranch_query_running{labels} 0" in metrics.text())  # nobody called awaitTermination
+        until(lambda: f"anabranch_query_running{labels} 0" in metrics.text())  # without a call of awaitTermination
         assert f"anabranch_query_failures_total{labels} 1" in metrics.text()
         assert query.health.state == "failed" and "unlucky" in query.health.why
         assert metrics.health()[0] == 503
-    told = [(record.levelname, record.getMessage()) for record in caplog.records]
-    assert told[0][1].startswith(f"query picky ({query.id}) starts with epoch 0: checkpoint {tmp_path / 'ck'}")
-    assert told[-1][0] == "ERROR" and "failed after epoch 1: " in told[-1][1] and "unlucky" in told[-1][1]
-    assert not any("\n" in message for _, message in told)
+    logged = [(record.levelname, record.getMessage()) for record in caplog.records]
+    assert logged[0][1].startswith(f"query picky ({query.id}) starts with epoch 0: checkpoint {tmp_path / 'ck'}")
+    assert logged[-1][0] == "ERROR" and "failed after epoch 1: " in logged[-1][1] and "unlucky" in logged[-1][1]
+    assert not any("\n" in message for _, message in logged)
 
 
 def until(holds: Callable[[], bool], seconds: float = 120.0) -> None:

@@ -1,6 +1,6 @@
 """Streams that end and start again from their checkpoint: nothing is lost and nothing comes twice.
 
-Every start builds the query anew. The sink is Spark's own for files, which keeps a list of the files that count.
+Every start builds the query again. The sink is Spark's own for files, which keeps a list of the files that count.
 """
 
 from __future__ import annotations

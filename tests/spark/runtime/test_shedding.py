@@ -83,7 +83,7 @@ def longest_gap(whole: set[tuple[Any, ...]], delivered: set[tuple[Any, ...]], sl
         by_key[window[:2]][round(window[2].timestamp()) // slide] = window in delivered
     longest = 0
     for windows in by_key.values():
-        # A window without rows of the key is neither: nobody can tell whether it was dropped.
+        # A window without rows of the key is neither: whether it was dropped cannot be known.
         run = 0
         for number in range(min(windows), max(windows) + 1):
             run = run + 1 if not windows.get(number, True) else 0
@@ -193,14 +193,14 @@ def check_report(
     assert set(listed.values()) == {1}
     for name, (shed, exact) in sinks.items():
 
-        def told(window: tuple[Any, ...], output: str = name) -> bool:
+        def reported(window: tuple[Any, ...], output: str = name) -> bool:
             start = round(window[2].timestamp())
             return (output, buckets[window[0]], start) in listed or (output, None, start) in listed
 
         delivered = set(windows_of(shed.rows()))
         missing = {window for window in windows_of(exact) if window[0] != "end"} - delivered
-        assert missing and all(told(window) for window in missing)
-        assert not any(told(window) for window in delivered)
+        assert missing and all(reported(window) for window in missing)
+        assert not any(reported(window) for window in delivered)
 
 
 def wander(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -451,13 +451,13 @@ def test_count_windows(spark: SparkSession, tmp_path: Path, rows: dict[str, int]
     assert 1 < longest <= 3
     drops = [drop for progress in run.recentProgress for drop in progress.drops]
     assert sum(drop.dropped for drop in drops) == sum(each["windows"] for each in report.rows()) > 0
-    told = {
+    reported = {
         (json.loads(each["key"])["key"], each["first_row"] // slide + i)
         for each in report.rows()
         for i in range(each["windows"])
     }
     wanted = {(key, start // slide) for key, _, start, _ in windows_of(exact)}
-    assert wanted - told == {(key, j) for key, ids in by_key.items() for j in ids}, "missing, and not in the report"
+    assert wanted - reported == {(key, j) for key, ids in by_key.items() for j in ids}, "missing, and not in the report"
     assert sum(drop.shed for drop in drops) > 0
     # Rows wait for the watermark, and count when they get their position.
     assert all(0 <= drop.shed <= drop.rows and drop.kept >= 0 for drop in drops)
@@ -485,7 +485,7 @@ def test_two_sources_are_dropped_alike(spark: SparkSession, tmp_path: Path) -> N
 def test_a_row_far_ahead_in_one_of_two_sources(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wandering: bool
 ) -> None:
-    """The other source holds the watermark back: a thousand million windows are open, and nobody may look at each."""
+    """The other source holds the watermark back: a thousand million windows are open, and no step may visit each."""
     feeds = [Feed(tmp_path / name) for name in ("a", "b")]
     for seed, feed in enumerate(feeds):
         first, *more = epochs_of(20 + seed, epochs=4)
@@ -512,7 +512,7 @@ class Overloaded(ShedController):
         return "too much" if len(history) > 1 else None
 
     def decide(self, history: Sequence[EpochProgress], current: Mapping[str, Any]) -> Mapping[str, Any]:
-        raise AssertionError("a query that must not shed asks nobody how much")
+        raise AssertionError("a query that must not shed must not ask how much")
 
 
 def test_halt_instead(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -241,7 +241,7 @@ def test_two_sources_in_one_network(spark: SparkSession, tmp_path: Path) -> None
 
 
 class Running(ab.Operator):
-    """Counts what it has seen, and tells when the watermark passes a multiple of ten seconds."""
+    """Counts rows, and emits a row when the watermark passes a multiple of ten seconds."""
 
     def open(self, state: State) -> None:
         self.seen = state.array("seen", np.int64, 2)
@@ -440,17 +440,17 @@ def test_an_operator_that_fails_ends_the_query_with_its_words(spark: SparkSessio
 
 
 def test_the_handle_tells_what_happens(spark: SparkSession, tmp_path: Path) -> None:
-    heard: list[tuple[str, Any]] = []
+    events: list[tuple[str, Any]] = []
 
     class Ear:
         def on_started(self, query: str, run: str) -> None:
-            heard.append(("started", run))
+            events.append(("started", run))
 
         def on_progress(self, progress: EpochProgress) -> None:
-            heard.append(("progress", progress.epoch))
+            events.append(("progress", progress.epoch))
 
         def on_terminated(self, query: str, error: str | None) -> None:
-            heard.append(("terminated", error))
+            events.append(("terminated", error))
 
     feed = Feed(tmp_path / "in")
     feed.add([(1 * S, "a", 1)], [(100 * S, "b", 1)])
@@ -461,8 +461,8 @@ def test_the_handle_tells_what_happens(spark: SparkSession, tmp_path: Path) -> N
     assert handle.isActive and handle.name == "ear" and handle.status["message"]
     handle.stop()
     assert not handle.isActive and handle.exception() is None
-    assert [kind for kind, _ in heard] == ["started", "progress", "progress", "terminated"]
-    assert heard[0][1] == handle.runId and heard[-1][1] is None
+    assert [kind for kind, _ in events] == ["started", "progress", "progress", "terminated"]
+    assert events[0][1] == handle.runId and events[-1][1] is None
     progress = handle.lastProgress
     assert progress is not None and progress.rows == 1 and progress.epoch == 1
     assert progress.operators[0].watermark == 100 * S and progress.state_bytes > 0

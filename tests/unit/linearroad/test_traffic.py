@@ -372,6 +372,6 @@ def test_what_cannot_be_written_is_refused(base: Trace, tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="VID"):
         combine(replace(base, vid_offset=2**30), tmp_path / "trace", 3)
     copied = combine(base, tmp_path / "copies", 2, formats=["blocks"])
-    with pytest.raises(InvalidArgumentError, match="copies already"):
+    with pytest.raises(InvalidArgumentError, match="already holds copies"):
         combine(copied, tmp_path / "trace", 2)
     assert not (tmp_path / "trace").exists()

@@ -23,10 +23,10 @@ def test_after_idle_time_rows_came_after_the_last_look_that_found_nothing() -> N
     assert arrivals.oldest(100.0, 118.2) == 118.0
 
 
-@pytest.mark.parametrize(("seen", "oldest"), [(117.0, 110.0), (111.0, 110.0), (99.0, 100.0)])
-def test_with_a_trigger_rows_waited_at_most_its_interval(seen: float, oldest: float) -> None:
+@pytest.mark.parametrize(("no_rows_at", "oldest"), [(117.0, 110.0), (111.0, 110.0), (99.0, 100.0)])
+def test_with_a_trigger_rows_waited_at_most_its_interval(no_rows_at: float, oldest: float) -> None:
     #  100       110        120.3: the epoch of the trigger at 120
     #  |---------|..........|
     arrivals = Arrivals(10.0)
-    arrivals.no_rows(seen)
+    arrivals.no_rows(no_rows_at)
     assert arrivals.oldest(100.0, 120.3) == oldest

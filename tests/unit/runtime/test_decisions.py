@@ -55,7 +55,7 @@ def test_what_the_controllers_decide_can_be_carried_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "expected"),
     [
         ({"partition": "XX-2"}, "window-1: partition = 'XX-2': 'XX-2' is not a partitioning policy"),
         ({"partition": "cAM"}, "partition = 'cAM'"),
@@ -70,13 +70,13 @@ def test_what_the_controllers_decide_can_be_carried_out() -> None:
         ({"sampling": 0.5}, "a setting 'sampling', which this release does not know"),
     ],
 )
-def test_settings_that_this_release_cannot_use(settings: dict[str, Any], told: str) -> None:
-    assert told in (fault(plan(**settings)) or "")
-    assert usable({**settings, "slots": 1}) == {"slots": 1}, "after a published epoch it is decided anew"
+def test_settings_that_this_release_cannot_use(settings: dict[str, Any], expected: str) -> None:
+    assert expected in (fault(plan(**settings)) or "")
+    assert usable({**settings, "slots": 1}) == {"slots": 1}, "after a published epoch it is decided again"
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "expected"),
     [
         ({"operators": {}}, "it is for the operators "),
         (
@@ -98,8 +98,8 @@ def test_settings_that_this_release_cannot_use(settings: dict[str, Any], told: s
         ({"allowances": {"join-2": -1.0}}, "an allowance of -1.0 seconds"),
     ],
 )
-def test_plans_that_do_not_fit_the_query(change: dict[str, Any], told: str) -> None:
-    assert told in (fault({**plan(), **change}) or "")
+def test_plans_that_do_not_fit_the_query(change: dict[str, Any], expected: str) -> None:
+    assert expected in (fault({**plan(), **change}) or "")
 
 
 def shedder(boxes: list[Box]) -> DropPlanner:
@@ -130,17 +130,19 @@ def test_drop_plans() -> None:
     good = {"points": {"source 0": entry(made, "source 0")}}
     assert fault({**plan(), "shedding": good}, made) is None
 
-    def told(**points: Any) -> str:
+    def fault_with(**points: Any) -> str:
         return fault({**plan(), "shedding": {"points": points}}, made) or ""
 
-    assert "'before window-9', which is not a drop point" in told(**{"before window-9": good["points"]["source 0"]})
+    assert "'before window-9', which is not a drop point" in fault_with(
+        **{"before window-9": good["points"]["source 0"]}
+    )
     for change, expected in (
         ({"units": []}, "for a query with other outputs"),
         ({"p": 1.5}, "a share p of 1.5"),
         ({"dropped": [[], []]}, "2 buckets of keys"),
         ({"tallies": None}, "it cannot be read (TypeError"),
     ):
-        assert expected in told(**{"source 0": entry(made, "source 0", **change)})
+        assert expected in fault_with(**{"source 0": entry(made, "source 0", **change)})
     assert "cannot be read" in (fault({**plan(), "shedding": 5}, made) or "")
 
 

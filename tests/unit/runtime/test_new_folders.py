@@ -31,7 +31,7 @@ def test_what_was_there_stays(tmp_path: Path) -> None:
     folders = NewFolders([own], [shared])
     fail_after(folders, own / "state", shared / "of another query")
     assert (own / "state").exists()
-    assert (shared / "of another query").exists()  # not empty: somebody else writes there
+    assert (shared / "of another query").exists()  # not empty: another query writes there
 
 
 def test_after_a_start_that_succeeds_all_stays(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The end of a query is told by the query itself, once, whoever asks; Spark's handle is played by a double."""
+"""A query reports its own end, once, whoever asks. A double plays Spark's handle."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ QUIET = {"message": "Waiting for data to arrive", "isDataAvailable": False, "isT
 
 
 class SparkQuery:
-    """Ends when told to, with an error or without."""
+    """Ends on request, with or without an error."""
 
     runId = "run"
 
@@ -78,7 +78,7 @@ class Runner:
         return self.history[-1]
 
 
-class Heard:
+class Recorder:
     """A listener that remembers."""
 
     def __init__(self) -> None:
@@ -107,23 +107,23 @@ def started(*listeners: Any) -> tuple[EpochQuery, SparkQuery, Runner]:
 
 
 def test_a_failed_epoch_is_told_without_anybody_asking() -> None:
-    heard = Heard()
+    listener = Recorder()
     with Prometheus() as metrics:
-        query, spark, runner = started(heard, metrics)
+        query, spark, runner = started(listener, metrics)
         query._epoch(None, 0)  # type: ignore[arg-type]
         runner.fails = StateError("the disk is full", hint="make room")
         with pytest.raises(StateError):
             query._epoch(None, 1)  # type: ignore[arg-type]
         spark.fail(StreamingQueryException("a page of Java"))
-        assert heard.ended.wait(10)
-        assert heard.calls == [
+        assert listener.ended.wait(10)
+        assert listener.calls == [
             ("attach", "busy"),
             ("started", "q", "run"),
             ("progress", 0, "busy"),
             ("terminated", "q", "the disk is full (make room)"),
         ]
         with pytest.raises(StateError):
-            query.awaitTermination()  # the listeners heard of it before: this one waits for them
+            query.awaitTermination()  # the listeners are called first: this call waits for them
         assert 'anabranch_query_running{query="q",query_name="busy"} 0' in metrics.text()
         assert 'anabranch_query_failures_total{query="q",query_name="busy"} 1' in metrics.text()
         status, body = metrics.health()
@@ -135,19 +135,19 @@ def test_a_failed_epoch_is_told_without_anybody_asking() -> None:
 
 
 def test_a_failure_outside_of_an_epoch_is_told_too() -> None:
-    heard = Heard()
-    _, spark, _ = started(heard)
+    listener = Recorder()
+    _, spark, _ = started(listener)
     spark.fail(StreamingQueryException("...\njava.io.IOException: offsets are gone\n\tat x"))
-    assert heard.ended.wait(10)
-    assert heard.calls[-1] == ("terminated", "q", "java.io.IOException: offsets are gone")
+    assert listener.ended.wait(10)
+    assert listener.calls[-1] == ("terminated", "q", "java.io.IOException: offsets are gone")
 
 
 def test_a_lost_connection_is_a_failure() -> None:
-    heard = Heard()
-    query, spark, _ = started(heard)
+    listener = Recorder()
+    query, spark, _ = started(listener)
     spark.fail(ConnectionRefusedError("[Errno 111] Connection refused"))
-    assert heard.ended.wait(10)
-    assert "the connection to Spark is lost" in heard.calls[-1][2]
+    assert listener.ended.wait(10)
+    assert "the connection to Spark is lost" in listener.calls[-1][2]
     assert query.health.state == "failed"
 
 
@@ -178,40 +178,40 @@ def test_a_lost_connection_is_told_by_the_handle() -> None:
             query.awaitTermination()
 
     for first in ("exception", "isActive", "stop"):
-        heard, spark = Heard(), Lost()
-        query = EpochQuery(Runner(), "busy", (heard,))  # type: ignore[arg-type]
+        listener, spark = Recorder(), Lost()
+        query = EpochQuery(Runner(), "busy", (listener,))  # type: ignore[arg-type]
         query._started(spark)  # type: ignore[arg-type]
         asked = getattr(query, first)
         if callable(asked):
             asked()
         spark.end.set()
         gone(query)
-        assert heard.ended.wait(10)
-        assert [call[0] for call in heard.calls].count("terminated") == 1
+        assert listener.ended.wait(10)
+        assert [call[0] for call in listener.calls].count("terminated") == 1
 
 
 def test_a_stop_is_no_failure_and_is_told_once() -> None:
-    heard = Heard()
-    query, spark, _ = started(heard)
+    listener = Recorder()
+    query, spark, _ = started(listener)
     query.stop()
     assert query.awaitTermination()
     query.stop()
-    assert [call[0] for call in heard.calls].count("terminated") == 1
-    assert heard.calls[-1] == ("terminated", "q", None)
+    assert [call[0] for call in listener.calls].count("terminated") == 1
+    assert listener.calls[-1] == ("terminated", "q", None)
     assert query.health.state == "stopped"
     assert spark.end.is_set()
 
 
 def test_a_listener_may_ask_for_the_end_while_it_hears_of_it() -> None:
-    class Stops(Heard):
+    class Stops(Recorder):
         def on_terminated(self, query: str, error: str | None) -> None:
             handle.stop()
             super().on_terminated(query, error)
 
-    heard = Stops()
-    handle, spark, _ = started(heard)
+    listener = Stops()
+    handle, spark, _ = started(listener)
     spark.fail(StreamingQueryException("x"))
-    assert heard.ended.wait(10)
+    assert listener.ended.wait(10)
 
 
 def test_idle_and_running_are_told_apart() -> None:

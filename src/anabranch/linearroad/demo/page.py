@@ -137,12 +137,12 @@ def sight(result: DemoResult) -> str:
             f"to {clock(longest.last)}. While it lasts, its segment and the four before it are free of charge, so that "
             "cars may leave early: a dark gap in the tolls."
         )
-    dearest = float(np.nan_to_num(road_map.toll).max())
-    if dearest > 0:
-        xway, way, segment, minute = np.argwhere(road_map.toll == dearest)[0].tolist()
+    highest = float(np.nan_to_num(road_map.toll).max())
+    if highest > 0:
+        xway, way, segment, minute = np.argwhere(road_map.toll == highest)[0].tolist()
         parts.append(
             f"The highest toll was in segment {segment} of expressway {xway}, {WAYS[way]}, in minute {minute + 1}: "
-            f"{dearest:,.0f}."
+            f"{highest:,.0f}."
         )
     return " ".join(parts)
 

@@ -161,14 +161,14 @@ class WindowExecution(StatefulExecution):
         # A row that is too far ahead counts as a row without a time.
         rows = rows.select(F.col("*"), up_to(self._axis, feed.limit).alias(AXIS), self._part)
         if self._placing is None:
-            counted = rows.groupBy(*self._by, pane.alias(PANE)).agg(*self._states)
+            panes = rows.groupBy(*self._by, pane.alias(PANE)).agg(*self._states)
         else:
             assert self._stretch is not None
             # An epoch that was decided before the query had a policy, and runs again, has none in its decision.
             policy = decided.partitioning or Partitioning("cam")
             gate = CountingPaneGate(PANE, ROWS, TIMED, MAX_T, PART, HASH, self._workers, self._stretch)
             placed = self._placing.placed(rows, policy, decided.heavy, reorder=feed.order_may_change)
-            counted = self._placing.evaluated(placed, feed.watermark)
+            panes = self._placing.evaluated(placed, feed.watermark)
         splitter = Splitter(
             edge,
             RowReader(),
@@ -179,7 +179,7 @@ class WindowExecution(StatefulExecution):
             decided.bytes,
             self._travelling,
         )
-        return map_in_arrow(counted.select(*self._selected), splitter, PACKED_SCHEMA)
+        return map_in_arrow(panes.select(*self._selected), splitter, PACKED_SCHEMA)
 
     def job(self, packed: DataFrame, task: EpochTask, targets: Mapping[str, Target], epoch: Epoch) -> DataFrame:
         """Workers yield runs, Spark turns them into windows, and a writer writes them."""

@@ -131,17 +131,17 @@ class DropPlanner:
                 return f"the plan has {len(state.dropped)} buckets of keys at {name}, which do not fit the query"
         return None
 
-    def counted(self, step: Step, plan: DropPlan) -> dict[str, Any]:
+    def drop_setting(self, step: Step, plan: DropPlan) -> dict[str, Any]:
         """The drop setting of an operator that numbers rows for count windows; `plan` is the epoch's plan."""
         for name, entry in plan.points.items():
             point = self.named[name]
-            if point.counted and step.name in self.counting(point):
+            if point.counted and step.name in self.numbering_operators(point):
                 # The operator counts windows, not units.
                 gap = None if entry.bound is None else self._gap(point)
                 return {SHED: {"p": entry.p, "bound": gap, "seed": self._seed(point)}}
         return {}
 
-    def counting(self, point: DropPoint) -> list[str]:
+    def numbering_operators(self, point: DropPoint) -> list[str]:
         """The operators that number the rows for a point."""
         return [
             self.network.name_of(input_.part.origin.node)
@@ -175,28 +175,28 @@ class DropPlanner:
         bound: int | None,
         advance: int,
     ) -> DropState | None:
-        seen = self._seen(point, driver)
-        if seen is None:
+        latest = self._latest_time(point, driver)
+        if latest is None:
             return None
         span, after = point.span, self._after(point, others)
         opens = max(self._opens(point, driver), after)
-        unseen = opens if point.kind == "results" else span.first_after(seen)
+        first_unseen = opens if point.kind == "results" else span.first_after(latest)
         if known is not None and point.refused is not None:
             # The drops are from an earlier run, and how far the rows have come is unknown: they all stay dropped.
-            unseen = max([unseen, *(last + 1 for ranges in known.dropped for _, last in ranges)])
-        opens = unseen if opens == _NEVER else opens
+            first_unseen = max([first_unseen, *(last + 1 for ranges in known.dropped for _, last in ranges)])
+        opens = first_unseen if opens == _NEVER else opens
         state = DropState.new(opens, self.buckets(point)) if known is None else known
         if known is None or after > state.unit:
             # How many units before are missing is unknown, or another point has dropped them: so keep the first one.
             state = replace(state, unit=opens, tallies=(Tally(run=point.bound),) * state.buckets)
         ahead = max(AHEAD * advance, (point.bound + 1) * span.slide, span.size)
-        unseen = max(unseen, opens)
+        first_unseen = max(first_unseen, opens)
         # The watermark may be years behind a row of another source, so limit the units decided from the watermark on.
         most_units = self._open_units(point) + MOST_UNITS // state.buckets
-        through = min(span.first_after(seen + ahead), opens + most_units)
+        through = min(span.first_after(latest + ahead), opens + most_units)
         needed = self._needed(point, driver)
         return state.decided(
-            opens=opens, unseen=unseen, through=through, p=p, bound=bound, seed=self._seed(point), needed=needed
+            opens=opens, unseen=first_unseen, through=through, p=p, bound=bound, seed=self._seed(point), needed=needed
         )
 
     def _units_of(self, point: DropPoint) -> list[Any]:
@@ -207,7 +207,7 @@ class DropPlanner:
     def _seed(self, point: DropPoint) -> int:
         return self.seed * 1_000_003 + self.points.index(point)
 
-    def _seen(self, point: DropPoint, driver: DriverState) -> int | None:
+    def _latest_time(self, point: DropPoint, driver: DriverState) -> int | None:
         """The latest time of the rows that have reached a point."""
         times: list[int | None] = []
         for step in self._readers(point):

@@ -63,7 +63,7 @@ class SheddingSession:
 
     def settings(self, step: Step, plan: DropPlan | None) -> dict[str, Any]:
         """The drop setting of an operator that numbers rows for count windows; other operators need none."""
-        return {} if self.planner is None or plan is None else self.planner.counted(step, plan)
+        return {} if self.planner is None or plan is None else self.planner.drop_setting(step, plan)
 
     def planner_for(self, plan: DropPlan | None) -> DropPlanner | None:
         """The planner that knows the points of a drop plan; None if the plan drops nothing."""
@@ -96,7 +96,9 @@ class SheddingSession:
             for step, result in zip(steps, results, strict=True)
             if step.node.numbers_rows
         }
-        count_windows = {point.name: [by_operator[name] for name in self._counting(point)] for point in drops.points}
+        count_windows = {
+            point.name: [by_operator[name] for name in self._numbering_operators(point)] for point in drops.points
+        }
         report, counts = drops.report(watermarks, count_windows, before, run.number)
         self._publish(run, report)
         self._counts = {**before, **counts}
@@ -115,9 +117,9 @@ class SheddingSession:
                 spared += arrived * self.before.points[point.name].p * spares.get(point.name, 0.0)
         return ShedOutcome(drops.progress(rows, counts, before), self._counts, arrived, min(spared, arrived))
 
-    def _counting(self, point: DropPoint) -> list[str]:
+    def _numbering_operators(self, point: DropPoint) -> list[str]:
         assert self.planner is not None
-        return self.planner.counting(point) if point.counted else []
+        return self.planner.numbering_operators(point) if point.counted else []
 
     def _publish(self, run: Epoch, report: pa.Table) -> None:
         context = self._context
