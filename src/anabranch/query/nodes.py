@@ -81,6 +81,10 @@ class Node(ABC):
 
     kind: ClassVar[str]
     inputs: tuple[Input, ...]
+    batch: int | None = None
+    """windows that are evaluated together, if the user has said how many"""
+    refusal: Refusal | None = None
+    """why the epoch runtime cannot do what was asked for"""
 
     @property
     def outputs(self) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from anabranch.errors import InvalidArgumentError
 from anabranch.query.deliveries import Delivery
 from anabranch.query.graph import Network, Step
-from anabranch.query.nodes import Node, WindowNode
+from anabranch.query.nodes import Node
 from anabranch.query.settings import QoS
 from anabranch.query.triggers import AVAILABLE_NOW
 
@@ -30,11 +30,10 @@ def holds_no_window_back(step: Step, qos: QoS, trigger: str | None) -> bool:
 
 def _check_step(step: Step, qos: QoS, trigger: str | None) -> None:
     node = step.node
-    if isinstance(node, WindowNode):
-        if node.refusal is not None:
-            raise InvalidArgumentError(node.refusal.message, hint=node.refusal.hint)
-        if node.batch is not None and node.batch > 1:
-            _check_batch(step, node, qos, trigger)
+    if node.refusal is not None:
+        raise InvalidArgumentError(node.refusal.message, hint=node.refusal.hint)
+    if node.batch is not None and node.batch > 1:
+        _check_batch(step, qos, trigger)
     if node.slots > 1 and trigger in (None, AVAILABLE_NOW):
         raise InvalidArgumentError(
             f"JoinTuning(slots={node.slots}) needs an interval as trigger: workers take turns in epochs of the "
@@ -48,9 +47,9 @@ def _check_step(step: Step, qos: QoS, trigger: str | None) -> None:
         )
 
 
-def _check_batch(step: Step, node: WindowNode, qos: QoS, trigger: str | None) -> None:
-    reason = None
-    if node.query.counts_rows:
+def _check_batch(step: Step, qos: QoS, trigger: str | None) -> None:
+    node, reason = step.node, None
+    if node.aggregate is not None and node.aggregate.counts_rows:
         reason = "a count window is delivered with its last row, and waits for no other"
     elif step.feeds:
         reason = f"{step.name} feeds another operator, which would treat windows that waited as late"
