@@ -156,7 +156,7 @@ def lost(path: Path) -> None:
     [
         (f"{STATE}/blocks/*", torn, StateError, "is torn or damaged"),
         (f"{STATE}/blocks/*", lost, StateError, "is missing: without it the state of the query cannot be rebuilt"),
-        (f"{STATE}/snapshots/*/*", flipped, StateError, "does not fit its checksum"),
+        (f"{STATE}/snapshots/*/*", flipped, StateError, "does not match its checksum"),
         (f"{STATE}/snapshots/*/*", newer, CheckpointError, f"has format {FILE_FORMAT + 1}"),
         (f"{LEDGER}/*.done", too_old, CheckpointError, f"the oldest that this release reads is {OLDEST_FORMAT}"),
         (f"{LEDGER}/*.plan", lost, StateError, "is missing from the ledger"),
