@@ -14,9 +14,9 @@ from anabranch.store.records import (
     DropPlan,
     EpochDecision,
     EpochOutcome,
+    KeyCounts,
     OperatorDecision,
     OperatorOutcome,
-    KeyCounts,
     PointDrops,
     TimeLimits,
 )
