@@ -21,7 +21,7 @@ from anabranch.control.allowance import allowance
 from anabranch.control.base import HISTORY, controllers_for, decide_all
 from anabranch.control.key_placement import PLACEMENT, KeyPlacement
 from anabranch.control.rebalance import ROUTING
-from anabranch.errors import CheckpointError
+from anabranch.errors import CheckpointError, InvalidArgumentError
 from anabranch.observe.progress import EpochProgress
 from anabranch.operators.numbering import SHED
 from anabranch.query.graph import Network
@@ -64,6 +64,7 @@ class EpochRunner:
         self._lock = lock
         stores = {step.name: EpochStore(checkpoint.state, checkpoint.query, step.name) for step in network.steps}
         executions = {step.name: execution_of(step, settings) for step in network.steps}
+        _check_controllers(settings, executions)
         run = uuid.uuid4().hex
         self.context = Context(network, settings, checkpoint, session, checkpoint.ledger(), stores, executions, run)
         self._rows = SourceRows(network.sources)
@@ -287,3 +288,15 @@ class EpochRunner:
             return None
         behind = time.time() - max(known) / 1e6
         return behind if abs(behind) < 86_400 else None
+
+
+def _check_controllers(settings: Settings, executions: Mapping[str, Execution]) -> None:
+    """Refuse a user's controller for a setting that the query fixes: its decisions would be ignored."""
+    for controller in settings.controllers:
+        fixed = sorted(set(controller.settings) & set(executions[controller.operator].fixed))
+        if fixed:
+            raise InvalidArgumentError(
+                f"the controller {controller.name!r} owns {', '.join(fixed)} of {controller.operator}, which the query "
+                "fixes: its decisions would be ignored",
+                hint="remove the setting from the query (using(..., batch=...), splitters=...), or the controller",
+            )

@@ -79,3 +79,13 @@ def test_a_controller_that_would_decide_nothing_is_refused(
     feed.add(random_epochs(5, epochs=1)[0])
     with pytest.raises(InvalidArgumentError, match=message):
         run(spark, feed, tmp_path, ab.MemorySink(), controller)
+
+
+def test_a_controller_of_a_setting_that_the_query_fixes_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    feed = Feed(tmp_path / "in")
+    feed.add(random_epochs(6, epochs=1)[0])
+    stream = ab.stream(feed.stream(spark), time="at", watermark="1 s")
+    query = stream.window(size="8 s", slide="2 s").by("key").agg(n=ab.count()).using("pane", batch=3)
+    with pytest.raises(InvalidArgumentError, match="owns batch of window-1, which the query fixes"):
+        query.start(ab.MemorySink(), checkpoint=tmp_path / "checkpoint", controllers=[Turns()])
+    assert not (tmp_path / "checkpoint").exists()
