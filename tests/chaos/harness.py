@@ -1,6 +1,6 @@
 """Kill things at random, start again, and compare all that came out with an undisturbed run, byte for byte.
 
-    python -m tests.chaos.harness [--short] [--kills 50] [--seed 1]
+    python -m tests.chaos.harness [--short] [--kills 50] [--seed 1] [--at-once 2]
 
 A round is one job, on a local Spark or on a cluster, run to its end over whatever is done to it:
 
@@ -26,9 +26,11 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -252,6 +254,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kills", type=int, help="go on for at least so many; 50, or 6 in the short form")
     parser.add_argument("--epochs", type=int, help="of a round; 36, or 12 in the short form")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--at-once", type=int, default=2, help="rounds that run at the same time (2)")
     parser.add_argument("--folder", type=Path, help="keep all files there")
     given = parser.parse_args(arguments)
     wanted = given.kills if given.kills is not None else (6 if given.short else 50)
@@ -262,7 +265,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stack.enter_context(tempfile.TemporaryDirectory(prefix="anabranch-chaos-", ignore_cleanup_errors=True))
         )
         try:
-            outcomes = _run(console, folder.absolute(), given.seed, epochs, wanted, short=given.short)
+            outcomes = _run(
+                console, folder.absolute(), given.seed, epochs, wanted, short=given.short, at_once=given.at_once
+            )
         except ChaosError as error:
             console.print(f"[red]{error}", highlight=False)
             return 1
@@ -276,33 +281,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if equal and kills >= wanted else 1
 
 
-def _run(console: Console, folder: Path, seed: int, epochs: int, wanted: int, *, short: bool) -> list[Outcome]:
+def _run(
+    console: Console, folder: Path, seed: int, epochs: int, wanted: int, *, short: bool, at_once: int
+) -> list[Outcome]:
+    """All rounds. Much of a round is waiting, for a process to come up or to be missed: so several run at once."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    outcomes: list[Outcome] = []
+    recording, reference = folder / "recording", folder / "undisturbed"
+    outcomes: dict[int, Outcome] = {}
+    left, lock = enumerate(rounds(seed, short=short)), threading.Lock()
+
+    def kills() -> int:
+        return sum(sum(outcome.kills.values()) for outcome in outcomes.values())
+
+    def next_round() -> tuple[int, Round] | None:
+        with lock:
+            enough = (kills() >= wanted and not short) or failed.is_set()
+            return None if enough else next(left, None)
+
+    def play() -> None:
+        while (found := next_round()) is not None:
+            number, each = found
+            folders = {"recording": recording, "reference": reference, "folder": folder / f"round-{number}"}
+            try:
+                for outcome in run_round(each, **folders, epochs=epochs, gap=(2, 4)):
+                    with lock:
+                        outcomes[number] = outcome
+                        progress.update(bar, completed=kills(), description=f"{each.job}, {each.place}")
+            except BaseException:
+                failed.set()
+                raise
+
+    failed = threading.Event()
     with Progress(*columns, console=console) as progress:
         bar = progress.add_task("the undisturbed run", total=wanted)
-        recording, reference = folder / "recording", folder / "undisturbed"
         record(recording, epochs)
         _undisturbed(recording, reference)
-        kills = 0
-        for number, each in enumerate(rounds(seed, short=short)):
-            if kills >= wanted and not short:
-                break
-            run = run_round(
-                each,
-                recording=recording,
-                reference=reference,
-                folder=folder / f"round-{number}",
-                epochs=epochs,
-                gap=(2, 4),
-            )
-            outcome = Outcome(each)
-            for outcome in run:
-                now = kills + sum(outcome.kills.values())
-                progress.update(bar, completed=now, description=f"{each.job}, {each.place}")
-            outcomes.append(outcome)
-            kills += sum(outcome.kills.values())
-    return outcomes
+        with ThreadPoolExecutor(at_once) as pool:
+            for played in [pool.submit(play) for _ in range(at_once)]:
+                played.result()
+    return [outcomes[number] for number in sorted(outcomes)]
 
 
 def _undisturbed(recording: Path, folder: Path) -> None:

@@ -251,6 +251,9 @@ def session(master: str) -> SparkSession:
             "spark.driver.memory": "1g",
             "spark.executor.memory": "512m",
             "spark.executorEnv.PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+            # These live for seconds: Java's second compiler would never earn back what it takes.
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+            "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
         },
     )
 

@@ -29,6 +29,7 @@ from pyspark.sql.types import (
 
 from anabranch.errors import ColumnTypeError, InvalidArgumentError
 from anabranch.names import EVENT
+from anabranch.windows.ids import FARTHEST
 
 MICROS = 1_000_000
 """Microseconds per second."""
@@ -91,13 +92,17 @@ def timed(source: DataFrame, name: str, unit: TimeUnit | None) -> tuple[DataFram
     """
     kind = TimeKind.of(name, source.schema[name].dataType)
     check_unit(name, kind, unit)
-    if kind is not TimeKind.LONG or unit == "us":
+    if kind is not TimeKind.LONG:
         return source, TimeColumn(name, kind)
-    column, convert = quoted(name), F.timestamp_seconds if unit == "s" else F.timestamp_millis
-    longest = 2**63 // (MICROS if unit == "s" else 1_000) - 1
-    # A value that does not fit a timestamp becomes null: such rows are counted, and do not fail the query.
-    source = source.withColumn(name, F.when(column.between(-longest, longest), convert(column)))
-    return source, TimeColumn(name, TimeKind.TIMESTAMP)
+    column = quoted(name)
+    if unit == "us":
+        longest, time, kind = FARTHEST, column, TimeKind.LONG
+    else:
+        convert = F.timestamp_seconds if unit == "s" else F.timestamp_millis
+        longest, time = 2**63 // (MICROS if unit == "s" else 1_000) - 1, convert(column)
+        kind = TimeKind.TIMESTAMP
+    # A value out of range becomes null: such rows are counted, and do not fail the query.
+    return source.withColumn(name, F.when(column.between(-longest, longest), time)), TimeColumn(name, kind)
 
 
 def check_unit(name: str, kind: TimeKind, unit: TimeUnit | None) -> None:

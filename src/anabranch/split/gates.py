@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from anabranch.io.blocks import micros_of
 from anabranch.keys.census import KeyCounter
-from anabranch.windows.ids import Stretch
+from anabranch.windows.ids import FARTHEST, Stretch
 
 
 @dataclass
@@ -40,7 +40,8 @@ class Gate(ABC):
 class RowGate(Gate):
     """Accepts tuples that the watermark has not passed. `late_before` is the watermark when the epoch began.
 
-    A tuple with a time after `limit` counts as one without a time: it is too far ahead (`runtime.ahead`).
+    A tuple with a time after `limit` counts as one without a time: it is too far ahead (`runtime.ahead`). So does one
+    whose time is too far from 1970 for any window.
     """
 
     time: str
@@ -49,9 +50,11 @@ class RowGate(Gate):
 
     def __call__(self, window: pa.RecordBatch, census: Census) -> pa.RecordBatch:
         times = micros_of(window.column(self.time))
-        latest = pc.max(times).as_py()
-        if self.limit is not None and latest is not None and latest > self.limit:
-            times = pc.if_else(pc.less_equal(times, self.limit), times, None)
+        limit = FARTHEST if self.limit is None else min(self.limit, FARTHEST)
+        earliest, latest = pc.min_max(times).as_py().values()
+        if latest is not None and (latest > limit or earliest < -FARTHEST):
+            within = pc.and_(pc.less_equal(times, limit), pc.greater_equal(times, -FARTHEST))
+            times = pc.if_else(within, times, None)
             latest = pc.max(times).as_py()
         census.rows += window.num_rows
         census.bad += times.null_count

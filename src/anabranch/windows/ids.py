@@ -22,6 +22,9 @@ Ids = Any
 
 FloorDiv = Callable[[Ids, int], Ids]
 
+FARTHEST = 2**62 - 1
+"""Times lie within so many microseconds of 1970: the difference of two, and the bounds of a window, fit 64 bits."""
+
 
 def python_floordiv(value: Ids, by: int) -> Ids:
     """Division towards minus infinity for integers and numpy arrays."""

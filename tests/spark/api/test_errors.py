@@ -357,6 +357,18 @@ def test_rows_without_a_time_are_counted(spark: SparkSession, case: str) -> None
     assert observation.get == {"rows": 6, "null_time": 3}
 
 
+@pytest.mark.parametrize("unit", ["s", "ms", "us"])
+def test_times_that_fit_no_window_are_counted_and_kept(spark: SparkSession, unit: Any) -> None:
+    rows = spark.createDataFrame([(-(2**63), "a"), (5, "b"), (2**63 - 1, "c")], "t bigint, k string")
+    stream = ab.stream(rows, time="t", time_unit=unit)
+    for windows in (stream.window(size="1 hour", slide="25 min"), stream.window(rows=1, per_key=False)):
+        observation = Observation()
+        result = windows.agg(n=ab.count()).to_df(observation=observation).collect()
+        assert {row.n for row in result} == {1}
+        assert observation.get == {"rows": 3, "null_time": 2}
+    assert sorted(row.k for row in stream.bad_rows().collect()) == ["a", "c"]
+
+
 @pytest.mark.parametrize("kind", ["bigint", "timestamp", "timestamp_ntz"])
 def test_rows_without_a_time_are_kept_with_the_reason(spark: SparkSession, kind: str) -> None:
     rows = spark.createDataFrame(ROWS, "t bigint, k string")

@@ -68,6 +68,21 @@ def side_rows(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("query", [windows, totals, spread, joined])
+def test_times_at_the_ends_of_64_bits_change_no_result(spark: SparkSession, tmp_path: Path, query: Any) -> None:
+    good: Sequence[list[Row]] = [minutes(0, 3), minutes(3, 6)]
+    clean, dirty = Feed(tmp_path / "clean", "bigint"), Feed(tmp_path / "dirty", "bigint")
+    clean.add(*good)
+    dirty.add([(-(2**63), "a", 40), *good[0]], [*good[1], (2**63 - 1, "b", -1)])
+    expected, _ = run(query(clean.stream(spark), time_unit="us"), tmp_path / "1")
+    found, handle = run(query(dirty.stream(spark), time_unit="us"), tmp_path / "2")
+    assert by_content(found) == by_content(expected)
+    assert expected
+    inputs = 2 if query is joined else 1  # the first of them is in both streams of the join
+    assert [epoch.bad for epoch in handle.recentProgress] == [inputs, 1]
+    assert {row["value"] for row in side_rows(tmp_path / "2")} == {40, -1}
+
+
+@pytest.mark.parametrize("query", [windows, totals, spread, joined])
 def test_a_row_from_2200_changes_no_result(spark: SparkSession, tmp_path: Path, query: Any) -> None:
     good: Sequence[list[Row]] = [minutes(0, 3), minutes(3, 6), minutes(6, 9)]
     clean, dirty = Feed(tmp_path / "clean"), Feed(tmp_path / "dirty")
