@@ -56,7 +56,9 @@ def test_the_tutorial_runs_from_the_first_window_to_a_restarted_query(
     assert complete.exceptAll(results).count() == results.exceptAll(complete).count() == 0
 
 
-@pytest.mark.parametrize("page", ["docs/windows.md", "docs/aggregates.md", "docs/strategies.md"])
+@pytest.mark.parametrize(
+    "page", ["docs/windows.md", "docs/aggregates.md", "docs/strategies.md", "docs/coming-from-spark.md"]
+)
 def test_examples_of_the_docs_run(spark: SparkSession, page: str) -> None:
     import anabranch as ab
 
@@ -67,6 +69,10 @@ def test_examples_of_the_docs_run(spark: SparkSession, page: str) -> None:
         exec(compile(block, page, "exec"), names)
     if "busiest" in names:
         assert names["busiest"].to_df().count() > 0  # type: ignore[attr-defined]
+    if "in_spark" in names:
+        in_spark, here = names["in_spark"], names["here"]
+        assert in_spark.columns == here.columns  # type: ignore[attr-defined]
+        assert sorted(in_spark.collect()) == sorted(here.collect())  # type: ignore[attr-defined]
     if "spread" in names:
         both = {name: names[name] for name in ("spread", "spread_in_parts")}
         windows = ab.stream(df, time="at").window(size="10 s", slide="2 s").agg(**both)  # type: ignore[arg-type]
