@@ -24,9 +24,14 @@ settings.register_profile("explore", max_examples=2_000, deadline=None, print_bl
 settings.load_profile("ci")
 
 
+# A test runs each plan once or twice, over a few rows: compiling it would take longer than all the rest.
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--session-zone America/New_York`: answers must not depend on it."""
+    """Answers must depend neither on the session's time zone nor on whether Spark compiles its plans."""
     parser.addoption("--session-zone", default="UTC", help="time zone of the tests' Spark session (UTC)")
+    parser.addoption("--compiled", action="store_true", help="let Spark compile its plans, as it does for users")
 
 
 @pytest.fixture(scope="session")
@@ -42,6 +47,7 @@ def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
         "spark.sql.session.timeZone": request.config.getoption("--session-zone"),
         # Tests run everything a few times: Java's second compiler would never earn back what it takes.
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        **({} if request.config.getoption("--compiled") else INTERPRETED),
     }
     session = local_session(cores=2, shuffle_partitions=2, config=config, app_name="anabranch-tests")
     yield session

@@ -32,7 +32,7 @@ from anabranch.plan import join as plan
 from anabranch.query.describe import explain_operator, explain_routing
 from anabranch.query.join import Join, JoinPredicate, JoinTuning
 from anabranch.query.nodes import ONLY, Input, JoinNode, Node
-from anabranch.query.origins import Output, Part
+from anabranch.query.origins import Branch, Output
 from anabranch.query.refusal import Refusal
 from anabranch.query.windowed import analysed
 from anabranch.spark.column_names import column_name
@@ -109,11 +109,11 @@ class Joined(Startable):
                 hint='give that time another name: as_stream(time="...")',
             )
         column = TimeColumn(time, spec.times[0].kind)
-        if not self.streams[0].parts:
+        if not self.streams[0].branches:
             return Stream(spec.with_time(self.to_df(), time), column)
         shape = spec.with_time(spec.sources[0].sparkSession.createDataFrame([], self.schema), time)
-        part = Part(Output(self.node, ONLY, column, self._delay()), (lambda rows: spec.with_time(rows, time),))
-        return Stream(shape, column, (part,), _NO_WATERMARK)
+        branch = Branch(Output(self.node, ONLY, column, self._delay()), (lambda rows: spec.with_time(rows, time),))
+        return Stream(shape, column, (branch,), _NO_WATERMARK)
 
     @called_as('.filter("price > bid")')
     def filter(self, condition: Column | str) -> Stream:
@@ -158,7 +158,7 @@ class Joined(Startable):
     def node(self) -> JoinNode:
         """This join as a node of the query network."""
         inputs = tuple(
-            Input(part, stream.time, port) for port, stream in enumerate(self.streams) for part in stream.parts
+            Input(branch, stream.time, port) for port, stream in enumerate(self.streams) for branch in stream.branches
         )
         groups = GROUPS if self.groups is None else self.groups
         return JoinNode(inputs, self.spec, groups, self.tuning or JoinTuning())
@@ -167,7 +167,7 @@ class Joined(Startable):
         return joined_repr(self)
 
     def _emissions(self) -> tuple[tuple[Node, str], ...]:
-        if not self.streams[0].parts:
+        if not self.streams[0].branches:
             raise StreamingError(
                 "start() runs streams, and these are bounded DataFrames",
                 hint="use to_df(), or read them as streams: anabranch.replay(spark, path, time=...)",
@@ -230,7 +230,7 @@ def _check_streams(streams: Sequence[Stream]) -> None:
         if not isinstance(stream, Stream):
             makes_one = "make it one: .as_stream()" if hasattr(stream, "as_stream") else "write ab.stream(df, time=...)"
             raise InvalidArgumentError(f"a join with a {type(stream).__name__}, not a stream", hint=makes_one)
-    if len({bool(stream.parts) for stream in streams}) > 1:
+    if len({bool(stream.branches) for stream in streams}) > 1:
         raise StreamingError(
             "a stream cannot be joined with a bounded DataFrame: a window over time needs rows that arrive on both "
             "sides",

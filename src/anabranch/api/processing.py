@@ -33,7 +33,7 @@ from anabranch.operators.protocol import Operator, OperatorFactory
 from anabranch.plan.tree import fan_in_of
 from anabranch.query.describe import explain_operator, explain_routing
 from anabranch.query.nodes import ONLY, CombineNode, Input, Node, ProcessNode, Routing
-from anabranch.query.origins import Output, Part
+from anabranch.query.origins import Branch, Output
 from anabranch.query.refusal import Refusal
 from anabranch.query.windowed import analysed
 from anabranch.spark.column_names import column_name
@@ -87,7 +87,7 @@ class Split:
 
     def _inputs(self) -> tuple[Input, ...]:
         return tuple(
-            Input(part, stream.time, port) for port, stream in enumerate(self.streams) for part in stream.parts
+            Input(branch, stream.time, port) for port, stream in enumerate(self.streams) for branch in stream.branches
         )
 
 
@@ -153,10 +153,10 @@ class Processed(Startable):
                 f"combine has the column {twice[0]!r} twice", hint="name it in only one of by, sums and maxima"
             )
         # Combining needs no time; any column will do.
-        part = Part(Output(self.node, source.name, TimeColumn(keys[0], TimeKind.LONG)))
+        branch = Branch(Output(self.node, source.name, TimeColumn(keys[0], TimeKind.LONG)))
         schema = StructType([field for field in source.schema if field.name in {*keys, *totals, *largest}])
         level = fan_in if fan_in is not None else fan_in_of(getattr(self.node, "groups", 1))
-        node = CombineNode((Input(part, TimeColumn(keys[0], TimeKind.LONG)),), keys, totals, largest, level, schema)
+        node = CombineNode((Input(branch, TimeColumn(keys[0], TimeKind.LONG)),), keys, totals, largest, level, schema)
         return Processed(node, self.session)
 
     def explain(self) -> str:
@@ -202,9 +202,9 @@ class Emission(Startable):
                 f"the output {self.name!r} has its time {time!r} in {time_unit}, and would be read as microseconds",
                 hint="emit a timestamp, or microseconds",
             )
-        part = Part(Output(self.origin.node, self.name, column, micros(watermark, "watermark")))
+        branch = Branch(Output(self.origin.node, self.name, column, micros(watermark, "watermark")))
         empty = self.origin.session.createDataFrame([], self.schema)
-        return Stream(empty, column, (part,), refusal=RUNTIME_ONLY)
+        return Stream(empty, column, (branch,), refusal=RUNTIME_ONLY)
 
     def _emissions(self) -> tuple[tuple[Node, str], ...]:
         return ((self.origin.node, self.name),)
@@ -278,7 +278,7 @@ def to_the_only(block: pa.RecordBatch, q: int) -> NDArray[np.int64]:
 
 
 def _check_streaming(stream: Stream) -> None:
-    if not stream.parts:
+    if not stream.branches:
         raise StreamingError(
             "operators run over streams, and this is a bounded DataFrame",
             hint="read it as a stream: spark.readStream..., or anabranch.replay(spark, path, time=...)",

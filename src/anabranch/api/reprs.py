@@ -22,7 +22,7 @@ _MOST = 8
 
 
 def stream_repr(stream: Stream) -> str:
-    kind = "streaming" if stream.parts or stream.source.isStreaming else "bounded"
+    kind = "streaming" if stream.branches or stream.source.isStreaming else "bounded"
     return f"<Stream [{_columns(stream.source.schema)}], time {stream.time.name!r}, {kind}>"
 
 

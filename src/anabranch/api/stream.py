@@ -28,7 +28,7 @@ from anabranch.io.blocks import Packed
 from anabranch.io.frames import unpacked
 from anabranch.keys.policy import key_partition
 from anabranch.names import EVENT
-from anabranch.query.origins import Part, Source, Transform
+from anabranch.query.origins import Branch, Source, Transform
 from anabranch.query.refusal import Refusal
 from anabranch.query.strategy import Kind
 from anabranch.query.windowed import analysed, resolve
@@ -90,7 +90,7 @@ def stream(
         )
     else:
         delay = int(source.schema[time].metadata[_WATERMARK]) * 1_000
-    return Stream(source, column, (Part(Source(given, column, delay)),))
+    return Stream(source, column, (Branch(Source(given, column, delay)),))
 
 
 @called_as('ab.block_stream(df, time="at", watermark="10 seconds", schema=schema)')
@@ -126,7 +126,7 @@ def block_stream(
             hint="record a timestamp, or microseconds",
         )
     origin = Source(source, rows.time, micros(watermark, "watermark"), packed)
-    return replace(rows, parts=(Part(origin),))
+    return replace(rows, branches=(Branch(origin),))
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class Stream:
 
     source: DataFrame
     time: TimeColumn
-    parts: tuple[Part, ...] = ()
+    branches: tuple[Branch, ...] = ()
     """where the rows of a stream come from, for the epoch runtime; empty for bounded data"""
     refusal: Refusal | None = None
     """why only the epoch runtime can run this stream, and no Spark plan; `source` then only has its columns"""
@@ -192,8 +192,8 @@ class Stream:
         both = analysed("the union", self.source, lambda: self.source.unionByName(other.source))
         columns = [quoted(f.name).cast(f.dataType).alias(f.name) for f in both.schema if f.name != EVENT]
         # Blocks of both will be put together, which wants the same columns in the same order.
-        parts = tuple(part.then(lambda rows: rows.select(*columns)) for part in (*self.parts, *other.parts))
-        return Stream(both, self.time, parts, self.refusal or other.refusal)
+        branches = tuple(each.then(lambda rows: rows.select(*columns)) for each in (*self.branches, *other.branches))
+        return Stream(both, self.time, branches, self.refusal or other.refusal)
 
     @called_as('left.join(right, on="key", within=("10 minutes", "10 minutes"))')
     def join(
@@ -399,7 +399,7 @@ class Stream:
                 f"{what} makes the time {name!r} a bigint of an unknown unit",
                 hint='change it before: ab.stream(df.withColumn(...), time=..., time_unit="s")',
             )
-        return Stream(source, time, tuple(part.then(step) for part in self.parts), self.refusal)
+        return Stream(source, time, tuple(branch.then(step) for branch in self.branches), self.refusal)
 
     def _named(self, name: str, other: str) -> bool:
         return same_name(self.source.sparkSession, name, other)

@@ -31,7 +31,7 @@ from anabranch.plan.placement import check_used
 from anabranch.plan.positions import tie_breaks
 from anabranch.plan.prices import UNKNOWN, Statistics
 from anabranch.query.nodes import ONLY, Input, Node, PositionsNode, Routing, WindowNode
-from anabranch.query.origins import Output, Part
+from anabranch.query.origins import Branch, Output
 from anabranch.query.refusal import Refusal
 from anabranch.query.strategy import Kind, Strategy, asked_strategy
 from anabranch.query.windowed import Query, analysed, resolve
@@ -176,7 +176,7 @@ class Aggregation(Startable):
         delay = None if max_delay is None else micros(max_delay, "max_delay")
         if delay is not None and delay < 0:
             raise InvalidArgumentError(f"max_delay is {describe(delay)}", hint="give zero or more")
-        on_stream = self.stream is not None and bool(self.stream.parts)
+        on_stream = self.stream is not None and bool(self.stream.branches)
         asked = asked_strategy(strategy, batch, nodes, on_stream=on_stream, keyed=bool(self.query.keys))
         if asked is not None and asked.kind == "pane" and batch is None and self.query.streaming:
             asked = replace(asked, batch=default_batch(self.query, delay))
@@ -242,15 +242,15 @@ class Aggregation(Startable):
                 hint='aggregate a time too, at=ab.max("time"), and make a new stream: ab.stream(q.to_df(), time="at")',
             )
         time = TimeColumn(WINDOW_TIME, query.time.kind)
-        if self.stream is None or not self.stream.parts:
+        if self.stream is None or not self.stream.branches:
             return Stream(_with_window_time(self.to_df(), query), time)
-        part = Part(Output(self.node, ONLY, time), (lambda rows: _with_window_time(rows, query),))
+        branch = Branch(Output(self.node, ONLY, time), (lambda rows: _with_window_time(rows, query),))
         try:
             self._check_planned()
             inner = streaming.build_inner(query, None, self.strategy)
         except StreamingError as error:
             shape = _with_window_time(query.result_like(batch_plan.build), query)
-            return Stream(shape, time, (part,), Refusal.of(error))
+            return Stream(shape, time, (branch,), Refusal.of(error))
         event = F.window_time(OWN_WINDOW)
         columns = [
             *(quoted(k) for k in query.keys),
@@ -260,7 +260,7 @@ class Aggregation(Startable):
             times = [event.alias(WINDOW_TIME)]
         else:
             times = [query.time.from_micros(F.unix_micros(event)).alias(WINDOW_TIME), event.alias(EVENT)]
-        return Stream(inner.select(*columns, *map(quoted, query.aggregates), *times), time, (part,))
+        return Stream(inner.select(*columns, *map(quoted, query.aggregates), *times), time, (branch,))
 
     @called_as('.filter("trips > 3")')
     def filter(self, condition: Column | str) -> Stream:
@@ -282,8 +282,10 @@ class Aggregation(Startable):
         """This aggregate as a node of the query network."""
         assert self.stream is not None
         if self.query.counts_rows:
-            return replace(_counted(self.query, self.stream.parts), batch=self.batch, refusal=self._not_for_start())
-        inputs = tuple(Input(part, self.query.time) for part in self.stream.parts)
+            return replace(
+                _count_windows(self.query, self.stream.branches), batch=self.batch, refusal=self._not_for_start()
+            )
+        inputs = tuple(Input(branch, self.query.time) for branch in self.stream.branches)
         groups = WINDOW_GROUPS if self.query.keys else 1
         return WindowNode(inputs, self.query, groups, self.batch, self._not_for_start())
 
@@ -307,7 +309,7 @@ class Aggregation(Startable):
         return aggregation_repr(self)
 
     def _emissions(self) -> tuple[tuple[Node, str], ...]:
-        if self.stream is None or not self.stream.parts:
+        if self.stream is None or not self.stream.branches:
             raise StreamingError(
                 "start() runs streams, and this is a bounded DataFrame",
                 hint="use to_df(), or read it as a stream: anabranch.replay(spark, path, time=...)",
@@ -327,7 +329,7 @@ class Aggregation(Startable):
         return batch_plan.build(self.query, choice.taken, observation, self.statistics, self.strategy)
 
 
-def _counted(query: Query, parts: Sequence[Part]) -> WindowNode:
+def _count_windows(query: Query, branches: Sequence[Branch]) -> WindowNode:
     """Count windows as two operators: one numbers the rows in time order, one makes windows over positions."""
     _check_countable(query)
     fields = [field for field in query.source.schema if field.name != EVENT]
@@ -337,19 +339,19 @@ def _counted(query: Query, parts: Sequence[Part]) -> WindowNode:
     back = [quoted(to).alias(name) for name, to in plain.items()]
     odd = any(name != to for name, to in plain.items())
     if odd:
-        parts = [part.then(lambda rows: rows.select(*renamed)) for part in parts]
+        branches = [branch.then(lambda rows: rows.select(*renamed)) for branch in branches]
     time = TimeColumn(plain[query.time.name], query.time.kind)
     keys = tuple(plain[key] for key in query.keys) if query.rows_per_key else ()
     ties = tuple(plain[name] for name in tie_breaks(query, query.source))
     columns = [StructField(plain[field.name], field.dataType) for field in fields]
     schema = StructType([*columns, StructField(POSITION, LongType()), StructField(OPEN, BooleanType())])
     positions = PositionsNode(
-        tuple(Input(part, time) for part in parts),
+        tuple(Input(branch, time) for branch in branches),
         Routing(WINDOW_GROUPS, keys) if keys else Routing(1, route=to_the_only),
         Numbering(keys, time.name, ties, query.panes.windows, query.keys if keys else ()),
         {NUMBERED: schema, DROPPED: from_arrow_schema(DROPPED_SCHEMA)},
     )
-    numbered = Part(Output(positions, NUMBERED, time))
+    numbered = Branch(Output(positions, NUMBERED, time))
     if odd:
         numbered = numbered.then(lambda rows: rows.select(*back, POSITION, OPEN))
     # Counted over all rows, the windows of all keys fill up together: one group must see all rows.

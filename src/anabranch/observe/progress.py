@@ -344,7 +344,7 @@ class EpochProgress:
                     for worker in operator.workers
                 ],
                 "splitters": [_fields(splitter) for splitter in operator.splitters],
-                "partitions": [_fields(placed) for placed in operator.partitions],
+                "partitions": [_fields(measure) for measure in operator.partitions],
             }
             for operator in self.operators
         ]
@@ -369,7 +369,7 @@ class EpochProgress:
                 operator,
                 workers=tuple(_from(WorkerMeasure, worker) for worker in operator.get("workers", ())),
                 splitters=tuple(_from(SplitterMeasure, splitter) for splitter in operator.get("splitters", ())),
-                partitions=tuple(_from(PartitionMeasure, placed) for placed in operator.get("partitions", ())),
+                partitions=tuple(_from(PartitionMeasure, measure) for measure in operator.get("partitions", ())),
             )
             for operator in record.get("operators", ())
         )

@@ -42,42 +42,42 @@ from anabranch.split.splitter import PACKED_SCHEMA, Splitter
 from anabranch.windows.ids import Stretch, pane_of
 
 
-def build(query: Query, source: DataFrame, axis: str, placed: Placement) -> DataFrame:
+def build(query: Query, source: DataFrame, axis: str, placement: Placement) -> DataFrame:
     """The windows of a bounded DataFrame; `axis` is the column with a row's position on the axis of the windows."""
     check_local_python(source.sparkSession)
-    panes = PartialPanes(query, axis, placed.workers, in_python=placed.in_python)
-    if placed.splitters is not None:
-        source = source.coalesce(placed.splitters)
+    panes = PartialPanes(query, axis, placement.workers, in_python=placement.in_python)
+    if placement.splitters is not None:
+        source = source.coalesce(placement.splitters)
     # Policies that keep keys whole without counts (fld, heavy) have nothing to forget.
-    strict = placed.whole(query) and placed.partitioning.policy in ("am", "cam")
+    strict = placement.whole(query) and placement.partitioning.policy in ("am", "cam")
     reorder = order_may_change(source)
-    placed_rows = panes.placed(source, placed.partitioning, placed.heavy, strict=strict, reorder=reorder)
+    on_workers = panes.on_workers(source, placement.partitioning, placement.heavy, strict=strict, reorder=reorder)
     settings, runs = window_settings(query, panes.folds, panes.key_fields, panes.states)
     aggregation = Aggregation(settings, 0 if query.counts_rows else None)
-    if not placed.whole(query):
-        evaluated = panes.evaluated(placed_rows).repartition(*(F.col(name) for name in panes.keys))
+    if not placement.whole(query):
+        evaluated = panes.evaluated(on_workers).repartition(*(F.col(name) for name in panes.keys))
         found = map_in_arrow(evaluated, aggregation, runs)
     elif panes.evaluation is not None:
         folds = tuple(part.fold for part in query.python_states or ())
-        found = map_in_arrow(placed_rows, WholeEvaluation(panes.evaluation, aggregation, folds), runs)
+        found = map_in_arrow(on_workers, WholeEvaluation(panes.evaluation, aggregation, folds), runs)
     else:
-        found = map_in_arrow(panes.evaluated(placed_rows), aggregation, runs)
+        found = map_in_arrow(panes.evaluated(on_workers), aggregation, runs)
     return windows_of_runs(found.toDF(*query.keys, *runs.names[len(panes.keys) :]), query)
 
 
 class PartialPanes:
     """Partition and partial evaluation: rows become one row per worker, key and pane (keys, PANE, ROWS, states...).
 
-    `counted` are the names of three more columns, for the epoch runtime: rows with a time, the latest time, and a
+    `counts` are the names of three more columns, for the epoch runtime: rows with a time, the latest time, and a
     number that is the worker modulo the number of workers. The Columns are created once, here: each is a call into the
     JVM.
     """
 
     def __init__(
-        self, query: Query, axis: str, workers: int, *, in_python: bool, counted: tuple[str, str, str] | None = None
+        self, query: Query, axis: str, workers: int, *, in_python: bool, counts: tuple[str, str, str] | None = None
     ) -> None:
         self.keys = tuple(key_name(i) for i in range(len(query.keys)))
-        self._workers, self._axis, self._counted = workers, axis, counted
+        self._workers, self._axis, self._counts = workers, axis, counts
         self._stretch = stretch_of(query)
         inputs = [inputs_of(query.source, aggregate, query.time) for aggregate in query.aggregates.values()]
         self._inputs = tuple(tuple(input_name(i, j) for j in range(len(each.columns))) for i, each in enumerate(inputs))
@@ -90,7 +90,7 @@ class PartialPanes:
             self._projected.append(query.time.column.alias(TIME))
             # Grouped by splitter too: then a state depends only on the rows of one task, in their order, and sums of
             # floats are the same when an epoch runs again. In Python, blocks are sorted instead.
-            self._projected += [] if counted is None else [F.spark_partition_id().alias(SPLITTER)]
+            self._projected += [] if counts is None else [F.spark_partition_id().alias(SPLITTER)]
         # Only its columns are used: no row of it is ever read.
         projected = query.source.withColumn(axis, F.lit(0).cast("bigint")).select(*self._projected)
         fields = {each.name: StructField(each.name, each.dataType) for each in projected.schema}
@@ -107,7 +107,7 @@ class PartialPanes:
             return
         self.folds = [part.fold for part in parts]
         states = [StructField(name, part.type) for name, part in zip(state_names(query), parts, strict=True)]
-        self.states = StructType([*self.key_fields, _long(PANE), _long(ROWS), *states, *map(_long, counted or ())])
+        self.states = StructType([*self.key_fields, _long(PANE), _long(ROWS), *states, *map(_long, counts or ())])
         """columns of the evaluated rows"""
         evaluate = tuple(part.evaluate for part in parts)
         arrow = arrow_schema(self.states)
@@ -124,7 +124,7 @@ class PartialPanes:
         named = [lift.alias(name) for lift, name in zip(states, state_names(query), strict=True)]
         return [F.count(F.lit(1)).alias(ROWS), *named]
 
-    def placed(
+    def on_workers(
         self, rows: DataFrame, partitioning: Partitioning, heavy: HeavyKeys, *, strict: bool = False, reorder: bool
     ) -> DataFrame:
         """The rows (or blocks of them) on their workers. `strict`: splitting a key is an error.
@@ -143,19 +143,19 @@ class PartialPanes:
         splitter = Splitter(0, RowReader(), OpenGate(), route, workers, self._workers, marked=False)
         return map_in_arrow(projected, splitter, PACKED_SCHEMA).repartitionById(self._workers, "worker")
 
-    def evaluated(self, placed: DataFrame, watermark: int | None = None) -> DataFrame:
-        """Partial evaluation of the placed rows. Late rows and rows without a time have no pane, and are counted."""
+    def evaluated(self, rows: DataFrame, watermark: int | None = None) -> DataFrame:
+        """Evaluate rows on their workers. Late rows and rows without a time have no pane, but are counted."""
         if self.evaluation is not None:
-            return map_in_arrow(placed, replace(self.evaluation, watermark=watermark), self.states)
+            return map_in_arrow(rows, replace(self.evaluation, watermark=watermark), self.states)
         pane = self._pane
         if watermark is not None:
             pane = F.when(self._pane_end > changing(watermark, F.col(self._axis)), self._pane)
         by = [F.col(WORKER), *(F.col(name) for name in self.keys), pane.alias(PANE)]
-        if self._counted is None:
-            return placed.groupBy(*by).agg(*self._lifts).drop(WORKER)
-        timed, max_t, worker = self._counted
+        if self._counts is None:
+            return rows.groupBy(*by).agg(*self._lifts).drop(WORKER)
+        timed, max_t, worker = self._counts
         counts = [F.count(self._axis).alias(timed), F.max(self._axis).alias(max_t)]
-        evaluated = placed.groupBy(SPLITTER, *by).agg(*self._lifts, *counts)
+        evaluated = rows.groupBy(SPLITTER, *by).agg(*self._lifts, *counts)
         part = F.col(SPLITTER).cast("bigint") * self._workers + F.col(WORKER)
         return evaluated.withColumn(worker, part).drop(WORKER, SPLITTER)
 

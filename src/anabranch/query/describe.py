@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pyspark.sql import Column
 
 from anabranch.query.nodes import Input, Node, Routing
-from anabranch.query.origins import Output, Part, Source
+from anabranch.query.origins import Branch, Output, Source
 from anabranch.split.splitter import WINDOW_BYTES
 
 TUNED = "tuned while running"
@@ -24,7 +24,7 @@ def explain_routing(routing: Routing, inputs: Sequence[Input]) -> list[str]:
         lines.append(_line("broadcast", _how(routing.broadcast)))
     lines.append(_line("splitters", f"p = {_splitters(routing, inputs)}"))
     lines.append(_line("window", f"W = {_window_bytes(routing)}"))
-    lines += [_line(f"input {i}", _reading(routing, each.part)) for i, each in enumerate(inputs)]
+    lines += [_line(f"input {i}", _reading(routing, each.branch)) for i, each in enumerate(inputs)]
     return lines
 
 
@@ -49,7 +49,7 @@ def _how(rule: object) -> str:
 def _splitters(routing: Routing, inputs: Sequence[Input]) -> str:
     if routing.splitters is not None:
         return f"{routing.splitters}, as asked"
-    if routing.moves_windows(each.part for each in inputs):
+    if routing.moves_windows(each.branch for each in inputs):
         return f"{TUNED}, by the measured costs"
     return "the tasks that read the rows: moving rows first would cost more than it gains"
 
@@ -60,16 +60,16 @@ def _window_bytes(routing: Routing) -> str:
     return f"{WINDOW_BYTES:,} bytes" if routing.keys else f"{TUNED}: doubled until the rate gains less than 0.15 %"
 
 
-def _reading(routing: Routing, part: Part) -> str:
-    if isinstance(part.origin, Output):
-        return f"rows of {part.origin.node.kind}, output {part.origin.name}"
-    if not _packed(part):
+def _reading(routing: Routing, branch: Branch) -> str:
+    if isinstance(branch.origin, Output):
+        return f"rows of {branch.origin.node.kind}, output {branch.origin.name}"
+    if not _packed(branch):
         return "rows"
-    if routing.reads_blocks(part):
+    if routing.reads_blocks(branch):
         return "blocks, read in the splitters: their tuples never become rows"
-    why = "a filter or selection comes before the split" if part.steps else "Spark computes the route"
+    why = "a filter or selection comes before the split" if branch.steps else "Spark computes the route"
     return f"blocks, unpacked into rows first: {why}"
 
 
-def _packed(part: Part) -> bool:
-    return isinstance(part.origin, Source) and part.origin.packed is not None
+def _packed(branch: Branch) -> bool:
+    return isinstance(branch.origin, Source) and branch.origin.packed is not None

@@ -57,12 +57,12 @@ class Network:
         return hashlib.sha256("\n".join(self.describe()).encode()).hexdigest()[:16]
 
     def _origin(self, each: Input) -> str:
-        origin = each.part.origin
+        origin = each.branch.origin
         if isinstance(origin, Source):
             where = f"source {self.index_of(origin)}"
         else:
             where = f"{self.name_of(origin.node)}.{origin.name}"
-        return f"{where} at port {each.port}, after {len(each.part.steps)} steps"
+        return f"{where} at port {each.port}, after {len(each.branch.steps)} steps"
 
 
 def arrange(deliveries: Sequence[Delivery]) -> Network:
@@ -75,7 +75,7 @@ def arrange(deliveries: Sequence[Delivery]) -> Network:
         if any(node is each for each in order):
             return
         for each in node.inputs:
-            origin = each.part.origin
+            origin = each.branch.origin
             if isinstance(origin, Output):
                 read.add((id(origin.node), origin.name))
                 visit(origin.node)

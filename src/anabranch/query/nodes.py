@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from anabranch.keys.policy import KeyPartition
 from anabranch.operators.protocol import OperatorFactory
-from anabranch.query.origins import Part, Source
+from anabranch.query.origins import Branch, Source
 from anabranch.query.refusal import Refusal
 from anabranch.query.windowed import Query
 from anabranch.spark.columns import TimeColumn
@@ -35,7 +35,7 @@ ONLY = "rows"
 class Input:
     """A stream that feeds an operator, at a port."""
 
-    part: Part
+    branch: Branch
     time: TimeColumn
     port: int = 0
 
@@ -63,17 +63,17 @@ class Routing:
         by_spark = self.keys and self.partition is None
         return not by_spark and not isinstance(self.route, Column) and not isinstance(self.broadcast, Column)
 
-    def reads_blocks(self, part: Part) -> bool:
+    def reads_blocks(self, branch: Branch) -> bool:
         """Whether the blocks of an input are read where they are split, since nothing needs them as rows."""
-        packed = isinstance(part.origin, Source) and part.origin.packed is not None
-        return packed and self.by_function and not part.steps
+        packed = isinstance(branch.origin, Source) and branch.origin.packed is not None
+        return packed and self.by_function and not branch.steps
 
-    def moves_windows(self, parts: Iterable[Part]) -> bool:
+    def moves_windows(self, branches: Iterable[Branch]) -> bool:
         """Whether physical windows are sent to p splitters; otherwise the tasks that read rows split them.
 
         Moving rows first costs more than it gains, so it is done only on request.
         """
-        return self.splitters is not None or all(self.reads_blocks(part) for part in parts)
+        return self.splitters is not None or all(self.reads_blocks(branch) for branch in branches)
 
 
 class Node(ABC):
@@ -251,8 +251,8 @@ class JoinNode(Stateful):
 
     @property
     def read_in_one_pass(self) -> bool:
-        origins = [each.part.origin for each in self.inputs]
-        plain = all(isinstance(each.part.origin, Source) and not each.part.steps for each in self.inputs)
+        origins = [each.branch.origin for each in self.inputs]
+        plain = all(isinstance(each.branch.origin, Source) and not each.branch.steps for each in self.inputs)
         return plain and len({id(origin) for origin in origins}) == len(origins)
 
     @property

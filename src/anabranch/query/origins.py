@@ -52,17 +52,17 @@ Origin = Source | Output
 
 
 @dataclass(frozen=True)
-class Part:
-    """An origin and the steps since then. After a union a stream has several parts."""
+class Branch:
+    """An origin and the steps since then. After a union a stream has several branches."""
 
     origin: Origin
     steps: tuple[Transform, ...] = ()
 
-    def then(self, step: Transform) -> Part:
+    def then(self, step: Transform) -> Branch:
         return replace(self, steps=(*self.steps, step))
 
     def apply(self, rows: DataFrame) -> DataFrame:
-        """The part's rows, from those of its origin."""
+        """The branch's rows, from those of its origin."""
         for step in self.steps:
             rows = step(rows)
         return rows

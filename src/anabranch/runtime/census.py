@@ -35,7 +35,7 @@ class SourceCensus:
     def add(self, step: Step, splitters: Sequence[SplitterReport]) -> None:
         """Add the counts of the splitters of an operator that has run."""
         for number, input_ in enumerate(step.node.inputs):
-            origin = input_.part.origin
+            origin = input_.branch.origin
             if not isinstance(origin, Source):
                 continue
             i = self._network.index_of(origin)
@@ -50,7 +50,7 @@ class SourceCensus:
                 share = rows / kept if kept else 1.0
                 self.arrived[i] = max(self.arrived.get(i, 0.0), rows + counts.shed * share)
                 rows = counts.rows
-            elif not rows and input_.part.steps:
+            elif not rows and input_.branch.steps:
                 rows, latest = self._before_steps(origin)
                 times += [] if latest is None else [latest]
             self.latest[i] = max(times, default=None)
@@ -84,7 +84,7 @@ class SourceCensus:
             self._inputs.drop_counts(step, number)
             for step in self._network.steps
             for number, input_ in enumerate(step.node.inputs)
-            if input_.part.origin is source
+            if input_.branch.origin is source
         )
         return next((counts for counts in readers if counts is not None), None)
 

@@ -51,7 +51,7 @@ class EpochInputs:
 
     def edge(self, input_: Input, order: str | None) -> Edge:
         """What a worker needs to know about an input; `order`: the column by which its rows are merged."""
-        origin = input_.part.origin
+        origin = input_.branch.origin
         if isinstance(origin, Output):
             reached = self.reached(origin)
             behind = None if reached is None else reached - origin.delay
@@ -62,21 +62,21 @@ class EpochInputs:
     def feed(self, step: Step, number: int, *, count: bool = False) -> Feed:
         """The rows of an input, without the dropped ones; `count`: count the dropped ones."""
         input_ = step.node.inputs[number]
-        origin, routes, late_before = input_.part.origin, step.node.routes, self.late_before(step)
+        origin, routes, late_before = input_.branch.origin, step.node.routes, self.late_before(step)
         if isinstance(origin, Output):
             rows = self._without_dropped(step, number, self._publisher.frame(origin), count)
-            return Feed(input_.part.apply(rows), None, late_before)
+            return Feed(input_.branch.apply(rows), None, late_before)
         rows = self.rows.of(origin)
-        if routes is not None and routes.reads_blocks(input_.part):
+        if routes is not None and routes.reads_blocks(input_.branch):
             return Feed(rows, origin.packed, late_before, self.limit(input_), origin)
         if origin.packed is not None:
             rows = unpacked(rows, origin.packed)
         rows = self._without_dropped(step, number, rows, count)
-        return Feed(input_.part.apply(rows), None, late_before, self.limit(input_), origin)
+        return Feed(input_.branch.apply(rows), None, late_before, self.limit(input_), origin)
 
     def limit(self, input_: Input) -> int | None:
         """The latest time that a row of an input may have; None for an operator's output, which has no limit."""
-        origin = input_.part.origin
+        origin = input_.branch.origin
         return self.rows.limit_of(origin) if isinstance(origin, Source) else None
 
     def late_before(self, step: Step) -> int | None:
@@ -89,7 +89,7 @@ class EpochInputs:
             return reached
         known = []
         for input_ in node.inputs:
-            origin = input_.part.origin
+            origin = input_.branch.origin
             latest = None if isinstance(origin, Output) else self._state.latest[self._network.index_of(origin)]
             if latest is None:
                 return reached

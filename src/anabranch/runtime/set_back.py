@@ -38,7 +38,7 @@ def complete_from(network: Network, t: int) -> dict[str, int]:
     for step in network.steps:
         known = [t]
         for input_ in step.node.inputs:
-            origin = input_.part.origin
+            origin = input_.branch.origin
             if isinstance(origin, Output):
                 name = network.name_of(origin.node)
                 known.append(starts[name] + origin.node.reach)

@@ -52,10 +52,10 @@ class SideRows:
             folder = self._folder.sub(f"{step.name}-{number}", f"epoch={self._epoch}")
             folder.create()
             kept = run_job(side_job(outside, REASON, Target(folder, arrow_schema(outside.schema)))).reasons
-            if ahead is not None and isinstance(input_.part.origin, Source):
+            if ahead is not None and isinstance(input_.branch.origin, Source):
                 found = kept.get(ahead, 0)
                 too_far += found
-                self._census.add_ahead(input_.part.origin, found)
+                self._census.add_ahead(input_.branch.origin, found)
         return too_far
 
     def _reason(self, step: Step, number: int, feed: Feed, ahead: str | None) -> Column:

@@ -57,7 +57,7 @@ class SourceRows:
         """
         passes = 0
         for step in network.steps:
-            reads = [input_ for input_ in step.node.inputs if isinstance(input_.part.origin, Source)]
+            reads = [input_ for input_ in step.node.inputs if isinstance(input_.branch.origin, Source)]
             passes += 1 if step.node.read_in_one_pass else len(reads)
         return BatchRows(self.sources, batch, limits, keep=passes > 1, drops=drops)
 

@@ -50,7 +50,7 @@ class Box:
     """sources and boxes"""
     terms: Terms | None = None
     """for its results, if they are delivered; None if only other boxes read them"""
-    counted: bool = False
+    counts_rows: bool = False
     """whether its windows count rows: units are made of rows, and each key has its own"""
 
 
@@ -76,7 +76,7 @@ class DropPoint:
     """the bound of `span` that does not use the slides"""
     refused: str | None = None
     """why nothing new is dropped here; what an earlier run dropped stays dropped if `emits` says what that is"""
-    counted: bool = False
+    counts_rows: bool = False
     """whether units are made of rows: decided where rows are counted, separately for each key"""
 
     def describe(self) -> str:
@@ -144,7 +144,7 @@ class _Points:
         points += [
             self._point("results", (name,))
             for name, box in self.boxes.items()
-            if box.windows and box.terms is not None and name not in self.readers and not box.counted
+            if box.windows and box.terms is not None and name not in self.readers and not box.counts_rows
         ]
         return tuple(points)
 
@@ -179,7 +179,7 @@ class _Points:
         label = {"source": "source", "operator": "before", "results": "results of"}[kind]
         name = f"{label} {' and '.join(at)}" if kind != "source" else " and ".join(at)
         closed = [name for name in domain if not self.boxes[name].windows]
-        counted = [name for name in domain if self.boxes[name].counted]
+        counted = [name for name in domain if self.boxes[name].counts_rows]
         if closed or (counted and counted != list(at)):
             nothing = Span(1, 0, 0, 1)
             why = f"it is not known which rows {closed[0]} needs for an exact answer" if closed else ""

@@ -199,14 +199,13 @@ class SplitCosts:
     def describe(self, p: int, q: int) -> str:
         """The model as a text table, for explain()."""
         rows = [
-            ("window router", "(2)", self.router(), _rate(self.router())),
-            (f"{p} window splitters", "(3)", self.splitter(q), p * _rate(self.splitter(q))),
-            (f"{q} query processors", "(4)", self.processor(p), _rate(self.processor(p) * self.copies(q) / q)),
+            ("window router", self.router(), _rate(self.router())),
+            (f"{p} window splitters", self.splitter(q), p * _rate(self.splitter(q))),
+            (f"{q} query processors", self.processor(p), _rate(self.processor(p) * self.copies(q) / q)),
         ]
-        lines = [f"{'':24}{'eq.':5}{'us per tuple':>14}{'input tuples/s':>18}"]
-        for name, equation, cost, rate in rows:
-            lines.append(f"{name:24}{equation:5}{cost * 1e6:14.3f}{_amount(rate):>18}")
-        lines.append(f"broadcast {self.b:.2%}, routed {self.r:.2%}, omitted {self.o:.2%}; efficiency (7) ")
+        lines = [f"{'':24}{'us per tuple':>14}{'input tuples/s':>18}"]
+        lines += [f"{name:24}{cost * 1e6:14.3f}{_amount(rate):>18}" for name, cost, rate in rows]
+        lines.append(f"broadcast {self.b:.2%}, routed {self.r:.2%}, omitted {self.o:.2%}; efficiency ")
         lines[-1] += f"{self.efficiency(p, q):.0%}; at most {_amount(self.stream_rate(p, q))} tuples/s"
         return "\n".join(lines)
 

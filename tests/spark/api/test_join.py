@@ -294,9 +294,9 @@ def test_a_join_of_streams_as_a_node(spark: SparkSession, tmp_path: Path) -> Non
         assert said in text
     assert joined._emissions() == ((node, "rows"),)
     after = joined.as_stream()
-    origin = after.parts[0].origin
+    origin = after.branches[0].origin
     assert isinstance(origin, Output) and origin.node is node and origin.delay == 3 * SECOND
-    assert after.parts[0].apply(spark.createDataFrame([], joined.schema)).columns[-1] == "join_time"
+    assert after.branches[0].apply(spark.createDataFrame([], joined.schema)).columns[-1] == "join_time"
     with pytest.raises(StreamingError, match="results of a stream-stream join have no watermark"):
         after.to_df()
     # What only the runtime can run can be joined on, and is refused by to_df() only.

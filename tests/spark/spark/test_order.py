@@ -64,7 +64,7 @@ def test_what_reads_from_an_exchange_is_sorted_first(spark: SparkSession, tmp_pa
     feed.add([(1, "a", 1)])
     recorded = ab.replay(spark, feed.folder, time="at")
     for stream, changes in ((feed.stream(spark), False), (recorded, False), (recorded.repartition(3, "key"), True)):
-        source = ab.stream(stream, time="at", watermark="0 s").parts[0].origin
+        source = ab.stream(stream, time="at", watermark="0 s").branches[0].origin
         assert isinstance(source, Source) and source.order_may_change is changes
     assert not order_may_change(spark.range(3).where("id > 1"))
 

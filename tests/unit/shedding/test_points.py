@@ -174,7 +174,7 @@ def test_count_windows_below_a_users_operator_can_be_dropped() -> None:
     """Rows are counted in the order of time, after the watermark has passed them, wherever they come from."""
     counting = Box("A", (Window(4, 4),), ("mine",), Terms(3), counted=True)
     points = named(drop_points([box("mine", None, "s"), counting]))
-    assert points["before A"].refused is None and points["before A"].counted
+    assert points["before A"].refused is None and points["before A"].counts_rows
 
 
 def test_an_output_that_others_read_is_part_of_the_unit() -> None:

@@ -36,7 +36,7 @@ class CombineExecution(Execution):
         self._node = node
 
     def run(self, epoch: Epoch) -> OperatorResult:
-        origin = self._node.inputs[0].part.origin
+        origin = self._node.inputs[0].branch.origin
         assert isinstance(origin, Output)
         target = epoch.publisher.targets(self.step, self.schemas)[ONLY]
         answers = epoch.publisher.staged(origin.node, origin.name).rows

@@ -120,7 +120,7 @@ class JoinExecution(StatefulExecution):
         rows, splitters = epoch.inputs.rows, {}
         late_before = epoch.inputs.late_before(self.step)
         for edge, input_ in enumerate(self._inputs):
-            source = input_.part.origin
+            source = input_.branch.origin
             assert isinstance(source, Source)
             columns = tuple(source.frame.columns) if source.packed is None else None
             gate = RowGate(input_.time.name, late_before, epoch.inputs.limit(input_))

@@ -56,7 +56,7 @@ class ProcessExecution(StatefulExecution):
 
     @property
     def moves_windows(self) -> bool:
-        return self._node.routing.moves_windows(input_.part for input_ in self._inputs)
+        return self._node.routing.moves_windows(input_.branch for input_ in self._inputs)
 
     @property
     def placement(self) -> tuple[int, Stretch | None]:

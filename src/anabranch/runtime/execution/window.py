@@ -74,7 +74,7 @@ class WindowExecution(StatefulExecution):
         # For count windows, each key is already in one place.
         if (asked or not_placed(query) is None) and not query.counts_rows:
             python = query.python_states is not None
-            self._placing = PartialPanes(query, AXIS, self._workers, in_python=python, counted=(TIMED, MAX_T, PART))
+            self._placing = PartialPanes(query, AXIS, self._workers, in_python=python, counts=(TIMED, MAX_T, PART))
         self._splitters = query.partition.splitters
         self._keys = tuple(key_name(i) for i in range(len(query.keys)))
         keys = [quoted(key).alias(name) for key, name in zip(query.keys, self._keys, strict=True)]
@@ -167,8 +167,8 @@ class WindowExecution(StatefulExecution):
             # An epoch that was decided before the query had a policy, and runs again, has none in its decision.
             policy = decided.partitioning or Partitioning("cam")
             gate = CountingPaneGate(PANE, ROWS, TIMED, MAX_T, PART, HASH, self._workers, self._stretch)
-            placed = self._placing.placed(rows, policy, decided.heavy, reorder=feed.order_may_change)
-            panes = self._placing.evaluated(placed, feed.watermark)
+            on_workers = self._placing.on_workers(rows, policy, decided.heavy, reorder=feed.order_may_change)
+            panes = self._placing.evaluated(on_workers, feed.watermark)
         splitter = Splitter(
             edge,
             RowReader(),

@@ -12,7 +12,7 @@ from anabranch.plan import batch as batch_plan
 from anabranch.plan.panes import WINDOW
 from anabranch.query.graph import Network
 from anabranch.query.nodes import Input
-from anabranch.query.origins import Origin, Part, Source
+from anabranch.query.origins import Branch, Origin, Source
 from anabranch.shedding.points import DropPoint
 from anabranch.spark.columns import quoted
 
@@ -23,7 +23,7 @@ def source_name(network: Network, source: Source) -> str:
 
 def time_at(input_: Input) -> Column:
     """The time of an input's rows in microseconds, as they come from a source or a windowed aggregate."""
-    origin = input_.part.origin
+    origin = input_.branch.origin
     if isinstance(origin, Source):
         return origin.time.micros()
     return origin.time.micros(F.col(WINDOW)["end"]) - 1
@@ -31,7 +31,7 @@ def time_at(input_: Input) -> Column:
 
 def drops_rows(network: Network, point: DropPoint, reader: str, input_: Input) -> bool:
     """Whether a point drops rows of this input, before the steps that lead to the operator."""
-    origin = input_.part.origin
+    origin = input_.branch.origin
     if point.kind == "operator":
         # Rows of a join or a user's operator have no such time. An old decision for them only drops results.
         return reader in point.at and (isinstance(origin, Source) or origin.node.aggregate is not None)
@@ -51,7 +51,7 @@ def bucket_keys(network: Network, point: DropPoint) -> tuple[str, ...]:
         keys = [key for key in query.keys if _plain(query.source.schema[key].dataType)]
         if point.kind != "results":
             for input_ in node.inputs:
-                keys = [key for key in keys if _carried(input_.part, key)]
+                keys = [key for key in keys if _carried(input_.branch, key)]
         common = keys if common is None else [key for key in common if key in keys]
     return tuple(common or ())
 
@@ -68,7 +68,7 @@ def unresolved(network: Network, point: DropPoint) -> str | None:
         for step in network.steps:
             for input_ in step.node.inputs:
                 if drops_rows(network, point, step.name, input_):
-                    _shape(input_.part.origin).select(time_at(input_))
+                    _shape(input_.branch.origin).select(time_at(input_))
     except AnalysisException as error:
         return str(error).splitlines()[0]
     return None
@@ -88,18 +88,18 @@ def _plain(kind: DataType) -> bool:
     return not isinstance(kind, (StructType, ArrayType)) and (not isinstance(kind, StringType) or kind == StringType())
 
 
-def _carried(part: Part, key: str) -> bool:
-    """Whether a key is a column of the part's origin that no step has changed."""
-    origin = part.origin
+def _carried(branch: Branch, key: str) -> bool:
+    """Whether a key is a column of the branch's origin that no step has changed."""
+    origin = branch.origin
     if isinstance(origin, Source) and origin.packed is not None:
-        return not part.steps and key in origin.packed.schema.names
+        return not branch.steps and key in origin.packed.schema.names
     if not isinstance(origin, Source):
         query = origin.node.aggregate
         if query is None or key not in query.keys:
             return False
     shape = _shape(origin)
     try:
-        rows = part.apply(shape)
+        rows = branch.apply(shape)
         return bool(rows.select(quoted(key)).sameSemantics(rows.select(shape[f"`{key}`"])))
     except AnalysisException:
         return False  # the column of the origin is no longer there

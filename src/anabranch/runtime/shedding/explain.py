@@ -65,7 +65,7 @@ def _point(planner: DropPlanner, point: DropPoint, decisions: Mapping[str, Any])
     if spared is not None:
         lines.append(f"  measured: dropping everything here would save {spared:.0%} of the work with rows")
     keys = planner.keys.get(point.name, ())
-    if point.counted:
+    if point.counts_rows:
         lines.append("  rows are counted first; each key is decided separately")
     elif planner.buckets(point) > 1:
         lines.append(
@@ -86,4 +86,4 @@ def _spares(point: DropPoint) -> str:
 
 
 def _units(point: DropPoint, value: int) -> str:
-    return f"{value} rows" if point.counted else describe(value)
+    return f"{value} rows" if point.counts_rows else describe(value)

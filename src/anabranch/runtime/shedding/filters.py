@@ -75,7 +75,7 @@ class EpochDrops:
         self._plan = plan.points
         self._keys = planner.keys
         self._points = [planner.named[name] for name in self._plan]
-        self._timed = [point for point in self._points if not point.counted]
+        self._timed = [point for point in self._points if not point.counts_rows]
         states = {point.name: self._plan[point.name].state for point in self._timed}
         self._states = {name: state for name, state in states.items() if state is not None}
 
@@ -134,7 +134,7 @@ class EpochDrops:
         for point in self._points:
             windows, missing = (
                 self._count_windows(point, count_windows[point.name])
-                if point.counted
+                if point.counts_rows
                 else self._time_windows(point, watermarks)
             )
             before_windows, before_dropped = before.get(point.name, (0, 0))

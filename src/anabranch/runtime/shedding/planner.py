@@ -49,7 +49,7 @@ class DropPlanner:
         self.named = {point.name: point for point in self.points}
         self.cuts = _cuts(self.points, qos)
         self.keys = {
-            point.name: bucket_keys(network, point) for point in self.points if point.emits and not point.counted
+            point.name: bucket_keys(network, point) for point in self.points if point.emits and not point.counts_rows
         }
         self.halts = qos.overflow == "halt"
         self.seed = qos.seed
@@ -70,7 +70,7 @@ class DropPlanner:
     def _open_units(self, point: DropPoint) -> int:
         """About how many units are open at a time: the watermark has not passed them, so rows may still come."""
         inputs = [input_ for step in self._readers(point) for input_ in step.node.inputs]
-        delay = max(input_.part.origin.delay for input_ in inputs)
+        delay = max(input_.branch.origin.delay for input_ in inputs)
         return (point.span.size + delay) // point.span.slide + 2 * point.bound + 1
 
     def plan(self, state: DriverState, history: Sequence[EpochProgress], before: DropPlan) -> DropPlan:
@@ -99,7 +99,7 @@ class DropPlanner:
             bound = None if point.name in decisions["shut"] else point.bound
             cause = decisions["cause"] if p else "dropped earlier"
             drops = PointDrops(p, bound, cause, self._units_of(point))
-            if point.counted:
+            if point.counts_rows:
                 # A key in the middle of a dropped window still drops its rows, and these are counted.
                 points[point.name] = drops
                 continue
@@ -122,7 +122,7 @@ class DropPlanner:
                 return f"the plan drops windows at {name} for a query with other outputs or other keys"
             if not 0 <= entry.p <= 1 or (entry.bound is not None and entry.bound < 0):
                 return f"the plan drops a share p of {entry.p!r} at {name}, in gaps of up to {entry.bound!r}"
-            if point.counted:
+            if point.counts_rows:
                 continue
             state = entry.state
             if state is None:
@@ -135,7 +135,7 @@ class DropPlanner:
         """The drop setting of an operator that numbers rows for count windows; `plan` is the epoch's plan."""
         for name, entry in plan.points.items():
             point = self.named[name]
-            if point.counted and step.name in self.numbering_operators(point):
+            if point.counts_rows and step.name in self.numbering_operators(point):
                 # The operator counts windows, not units.
                 gap = None if entry.bound is None else self._gap(point)
                 return {SHED: {"p": entry.p, "bound": gap, "seed": self._seed(point)}}
@@ -144,11 +144,11 @@ class DropPlanner:
     def numbering_operators(self, point: DropPoint) -> list[str]:
         """The operators that number the rows for a point."""
         return [
-            self.network.name_of(input_.part.origin.node)
+            self.network.name_of(input_.branch.origin.node)
             for step in self.network.steps
             if step.name in point.at
             for input_ in step.node.inputs
-            if isinstance(input_.part.origin, Output)
+            if isinstance(input_.branch.origin, Output)
         ]
 
     def _gap(self, point: DropPoint) -> int:
@@ -212,7 +212,7 @@ class DropPlanner:
         times: list[int | None] = []
         for step in self._readers(point):
             for input_ in step.node.inputs:
-                origin = input_.part.origin
+                origin = input_.branch.origin
                 if isinstance(origin, Source):
                     times.append(driver.latest[self.network.index_of(origin)])
                 else:
@@ -228,7 +228,7 @@ class DropPlanner:
             step
             for step in self.network.steps
             if any(
-                isinstance(input_.part.origin, Source) and source_name(self.network, input_.part.origin) in point.at
+                isinstance(input_.branch.origin, Source) and source_name(self.network, input_.branch.origin) in point.at
                 for input_ in step.node.inputs
             )
         ]
@@ -310,7 +310,7 @@ def boxes_of(network: Network, qos: QoS) -> tuple[Box, ...]:
         node = step.node
         if node.numbers_rows:
             continue  # it belongs to the box of the count windows, which are its only reader
-        reads = tuple(dict.fromkeys(name for input_ in node.inputs for name in _origins(network, input_.part.origin)))
+        reads = tuple(dict.fromkeys(name for input_ in node.inputs for name in _origins(network, input_.branch.origin)))
         query = node.aggregate
         windows = query.panes.windows if query is not None and _exactly_timed(query) else ()
         gap = step.max_gap if step.max_gap is not None else qos.max_gap or 0
@@ -325,7 +325,7 @@ def _origins(network: Network, origin: Origin) -> list[str]:
     if isinstance(origin, Source):
         return [source_name(network, origin)]
     if origin.node.numbers_rows:
-        return [name for input_ in origin.node.inputs for name in _origins(network, input_.part.origin)]
+        return [name for input_ in origin.node.inputs for name in _origins(network, input_.branch.origin)]
     return [network.name_of(origin.node)]
 
 
@@ -345,7 +345,7 @@ def _cuts(points: Sequence[DropPoint], qos: QoS) -> tuple[tuple[DropPoint, ...],
     if qos.drop_at == "operators":
         # Directly before each delivered aggregate that no other follows: the point with the fewest operators below it.
         early = [point for point in usable if point.kind != "results"]
-        lasts = [point.at[0] for point in usable if point.kind == "results" or point.counted]
+        lasts = [point.at[0] for point in usable if point.kind == "results" or point.counts_rows]
         found = [[p for p in early if p.outputs == (last,)] for last in lasts]
         chosen = [min(points, key=lambda p: len(p.domain)) for points in found if points]
     else:
@@ -355,7 +355,7 @@ def _cuts(points: Sequence[DropPoint], qos: QoS) -> tuple[tuple[DropPoint, ...],
 
 def _resolved(network: Network, point: DropPoint) -> DropPoint:
     """The point; marked as refused if Spark could not drop rows there."""
-    fault = unresolved(network, point) if point.refused is None and not point.counted else None
+    fault = unresolved(network, point) if point.refused is None and not point.counts_rows else None
     return point if fault is None else replace(point, refused=f"Spark cannot resolve its columns: {fault}")
 
 

@@ -103,7 +103,9 @@ class SheddingSession:
         self._publish(run, report)
         self._counts = {**before, **counts}
         rows = {
-            point.name: _row_counts(count_windows[point.name]) if point.counted else run.census.drop_counts_at(point)
+            point.name: _row_counts(count_windows[point.name])
+            if point.counts_rows
+            else run.census.drop_counts_at(point)
             for point in drops.points
         }
         arrived = sum(run.census.arrived.get(i, float(count)) for i, count in run.census.rows.items())
@@ -111,7 +113,7 @@ class SheddingSession:
         spared = 0.0
         for point in drops.points:
             came = rows[point.name]
-            if point.kind == "source" or point.counted:
+            if point.kind == "source" or point.counts_rows:
                 spared += arrived * came.shed / came.rows if came.rows else 0.0
             else:
                 spared += arrived * self.before.points[point.name].p * spares.get(point.name, 0.0)
@@ -119,7 +121,7 @@ class SheddingSession:
 
     def _numbering_operators(self, point: DropPoint) -> list[str]:
         assert self.planner is not None
-        return self.planner.numbering_operators(point) if point.counted else []
+        return self.planner.numbering_operators(point) if point.counts_rows else []
 
     def _publish(self, run: Epoch, report: pa.Table) -> None:
         context = self._context
