@@ -76,7 +76,7 @@ def test_operators(spark: SparkSession, folder: Path) -> None:
     assert_survives_restarts(names["Sessions"], epochs)  # type: ignore[arg-type]
     # A session is emitted when the watermark is up to this far past its last row: less would make it late.
     gap = names["Sessions"].GAP  # type: ignore[attr-defined]
-    assert names["ended_sessions"].parts[0].origin.delay == gap  # type: ignore[attr-defined]
+    assert names["ended_sessions"].branches[0].origin.delay == gap  # type: ignore[attr-defined]
 
 
 def test_splitting(spark: SparkSession, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
