@@ -65,14 +65,14 @@ demo-windows: setup ## Three sliding windows over traffic, raced against Spark's
 rate: setup ## How many expressways of Linear Road does this machine hold? (half an hour, some ten GB)
 	@$(BIN)/anabranch linearroad rate
 
-test: setup ## Run the tests, but for the slow ones (about eight minutes on two cores)
+test: setup ## Run all tests except the slow ones (about eight minutes on two cores)
 	@$(BIN)/python -m pytest -m "not slow" -n $(PROCESSES) --dist loadfile
 
 test-slow: setup ## Run the slow tests: those that start processes of their own, or take long
 	@$(BIN)/python -m pytest -m slow -n $(PROCESSES) --dist loadfile
 
-test-zone: setup ## Run the tests of queries in a session whose time zone is not UTC
-	@$(BIN)/python -m pytest -m "not slow" -n $(PROCESSES) --dist loadfile --session-zone $(ZONE) $(QUERY_TESTS)
+test-zone: setup ## Run the tests of queries once more, compiled by Spark, in a session whose time zone is not UTC
+	@$(BIN)/python -m pytest -m "not slow" -n $(PROCESSES) --dist loadfile --session-zone $(ZONE) --compiled $(QUERY_TESTS)
 
 lint: setup ## Check style and types
 	@$(BIN)/ruff check .

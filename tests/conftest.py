@@ -24,14 +24,24 @@ settings.register_profile("explore", max_examples=2_000, deadline=None, print_bl
 settings.load_profile("ci")
 
 
-# A test runs each plan once or twice, over a few rows: compiling it would take longer than all the rest.
-INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+# A test runs each plan once or twice, over a few rows: compiling and adapting it would take longer than all the rest.
+QUICK_PLANS = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+}
+USUAL_PLANS = {
+    "spark.sql.codegen.wholeStage": "true",
+    "spark.sql.codegen.factoryMode": "FALLBACK",
+    "spark.sql.adaptive.enabled": "true",
+}
+"""Spark's own defaults."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Answers must depend neither on the session's time zone nor on whether Spark compiles its plans."""
     parser.addoption("--session-zone", default="UTC", help="time zone of the tests' Spark session (UTC)")
-    parser.addoption("--compiled", action="store_true", help="let Spark compile its plans, as it does for users")
+    parser.addoption("--compiled", action="store_true", help="let Spark compile and adapt its plans, as for users")
 
 
 @pytest.fixture(scope="session")
@@ -45,13 +55,44 @@ def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     config = {
         "spark.sql.session.timeZone": request.config.getoption("--session-zone"),
-        # Tests run everything a few times: Java's second compiler would never earn back what it takes.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-        **({} if request.config.getoption("--compiled") else INTERPRETED),
+        # Tests run everything a few times: Java's second compiler would never earn back what it takes. Its usual
+        # garbage collector looks through the heap after every large array.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xms1g -Xmn600m",
+        **({} if request.config.getoption("--compiled") else QUICK_PLANS),
     }
+    remember_classes()
     session = local_session(cores=2, shuffle_partitions=2, config=config, app_name="anabranch-tests")
     yield session
     session.stop()
+
+
+def remember_classes() -> None:
+    """PySpark looks up the same few classes before nearly every call, and Java goes through all its jars each time.
+
+    That is a tenth of what the tests' Java does.
+    """
+    from py4j.java_gateway import JavaClass, JVMView
+
+    look_up = JVMView.__getattr__
+
+    def remembered(self: JVMView, name: str) -> object:
+        found = look_up(self, name)
+        if isinstance(found, JavaClass):
+            vars(self)[name] = found
+        return found
+
+    JVMView.__getattr__ = remembered
+
+
+@pytest.fixture
+def compiled(spark: SparkSession) -> Iterator[None]:
+    """Spark compiles and adapts the plans of this test, as it does for users."""
+    before = {name: spark.conf.get(name) for name in QUICK_PLANS}
+    for name, value in USUAL_PLANS.items():
+        spark.conf.set(name, value)
+    yield
+    for name, value in before.items():
+        spark.conf.set(name, value)
 
 
 @pytest.fixture(scope="session")

@@ -118,12 +118,18 @@ def last(column: ColumnLike) -> Aggregate:
 
 
 @called_as('ab.count_distinct("cell")')
-def count_distinct(column: ColumnLike, *, approx: bool = False, lg_k: int = 12) -> Aggregate:
-    """The number of distinct values: exact, or with `approx` by HyperLogLog with 2^lg_k registers.
+def count_distinct(column: ColumnLike, *, approx: bool = False, lg_k: int | None = None) -> Aggregate:
+    """The number of distinct values: exact, or with `approx` by HyperLogLog with 2^lg_k registers, by default 2^12.
 
     The exact form keeps every pane's set of values; the approximate one keeps a sketch of at most 2^lg_k bytes, with
     a relative error of about 1.04 / sqrt(2^lg_k).
     """
+    if lg_k is not None and not approx:
+        raise InvalidArgumentError(
+            f"lg_k={lg_k!r} without approx=True: an exact count has no sketch, so the setting would be ignored",
+            hint="add approx=True, or leave lg_k out",
+        )
+    lg_k = 12 if lg_k is None else lg_k
     if not _whole(lg_k) or not 4 <= lg_k <= 21:
         raise InvalidArgumentError(
             f"lg_k={lg_k!r} is not between 4 and 21", hint="use 12: a HyperLogLog of 4,096 registers"

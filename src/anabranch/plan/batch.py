@@ -90,8 +90,8 @@ def layout(query: Query, strategy: Strategy) -> Batches:
     """The batches: how many windows are evaluated together."""
     windows = query.panes.in_panes()
     longest = max(windows, key=lambda w: w.size)
-    if strategy.kind != "pane" or strategy.batch > 1:
-        return Batches.over(windows, strategy.batch * longest.slide)
+    if strategy.kind != "pane" or strategy.batch is not None:
+        return Batches.over(windows, strategy.windows_at_once * longest.slide)
     least, most = BATCH_PANES
     if query.keys:
         # Keys give work to all workers. So batches are long, and few panes are copied to two workers.
@@ -123,7 +123,7 @@ def _windows_of(query: Query, source: DataFrame, spec: int, window: Window, stra
     if window.tumbling:
         copies = source.withColumn(FIRST, last_window(F.col(AXIS), window, floordiv))
     elif strategy.kind == "batch":
-        copies = _batch_copies(query, source, window, strategy.batch)
+        copies = _batch_copies(query, source, window, strategy.windows_at_once)
         # Grouping by the batch as well keeps the windows of a batch where the batch is: no second exchange.
         group.append(F.col(BATCH))
     else:

@@ -105,7 +105,7 @@ def price(
     delivered = sum(w.overlap * per_pane / panes.per_window(w) for w in panes.windows)
     copies = {
         "pane": 1.0,
-        "batch": sum(replication(w, strategy.batch) for w in panes.windows),
+        "batch": sum(replication(w, strategy.windows_at_once) for w in panes.windows),
         "window": overlap,
     }[strategy.kind]
     if strategy.kind == "pane" or not native:

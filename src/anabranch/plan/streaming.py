@@ -88,7 +88,7 @@ def direct(query: Query, strategy: Strategy) -> bool:
 def layout(query: Query, strategy: Strategy) -> Batches:
     """The windows that are delivered together: those that end within B slides of the window with the longest slide."""
     windows = query.panes.in_panes()
-    return Batches.over(windows, strategy.batch * max(w.slide for w in windows))
+    return Batches.over(windows, strategy.windows_at_once * max(w.slide for w in windows))
 
 
 def user_window(query: Query, spark_window: Column) -> Column:

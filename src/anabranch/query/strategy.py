@@ -20,30 +20,37 @@ KINDS: tuple[Kind, ...] = ("window", "batch", "pane")
 
 @dataclass(frozen=True)
 class Strategy:
-    """A way to run a query. `batch` is B, the number of windows evaluated together; `nodes` is the size of the ring."""
+    """A way to run a query."""
 
     kind: Kind
-    batch: int = 1
+    batch: int | None = None
+    """B, the number of windows evaluated together; None: one, or for panes over a table as many as are fast"""
     nodes: int | None = None
+    """the size of the ring; None: the planner's choice"""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise InvalidArgumentError(
                 f"there is no strategy {self.kind!r}", hint='use "auto", "window", "batch" or "pane"'
             )
-        if not isinstance(self.batch, int) or self.batch < 1:
+        if self.batch is not None and (not isinstance(self.batch, int) or self.batch < 1):
             raise InvalidArgumentError(f"a batch of {self.batch!r} windows", hint="a batch has at least one window")
         if self.nodes is not None and (not isinstance(self.nodes, int) or self.nodes < 1):
             raise InvalidArgumentError(f"a ring of {self.nodes!r} nodes", hint="a ring has at least one node")
 
     @property
     def label(self) -> str:
-        return f"batch, B = {self.batch}" if self.kind == "batch" else self.kind
+        return f"batch, B = {self.windows_at_once}" if self.kind == "batch" else self.kind
+
+    @property
+    def windows_at_once(self) -> int:
+        """B as a number."""
+        return 1 if self.batch is None else self.batch
 
 
 def asked_strategy(kind: str, batch: int | None, nodes: int | None, *, on_stream: bool, keyed: bool) -> Strategy | None:
     """The strategy that the user asked for; None for "auto". Settings that it does not use are refused."""
-    asked = None if kind == "auto" else Strategy(kind, 1 if batch is None else batch, nodes)  # type: ignore[arg-type]
+    asked = None if kind == "auto" else Strategy(kind, batch, nodes)  # type: ignore[arg-type]
     reason = None
     if batch is not None and asked is None:
         reason = f'batch={batch} with the strategy "auto", which chooses its own'

@@ -272,6 +272,7 @@ ARGUMENTS: dict[str, tuple[Make, str, str]] = {
         "lg_k=30 is not between 4 and 21",
         "12",
     ),
+    "a sketch where there is none": (lambda df: ab.count_distinct("cell", lg_k=12), "lg_k=12 without approx", "approx"),
     "top none": (lambda df: ab.top_k("cell", 0), "k=0 of top_k", "at least 1"),
     "top one and a half": (lambda df: ab.top_k("cell", 1.5), "k=1.5 of top_k", "whole number"),
     "no function": (

@@ -125,6 +125,7 @@ def spark_hashes(spark: SparkSession, table: pa.Table, forms: dict[str, Column],
     return frame.select("id", *(form.alias(name) for name, form in forms.items())).toArrow().sort_by("id")
 
 
+@pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize("parts", [0, 2], ids=["interpreted", "compiled"])
 def test_arrow_equals_spark(spark: SparkSession, table: pa.Table, parts: int) -> None:
     names = [name for name in table.column_names if name != "id"]

@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import anabranch as ab
+from anabranch.plan.batch import layout
 from anabranch.types import Aggregation
 from tests.spark.streams import in_micros
 
@@ -25,6 +26,12 @@ def trips(spark: SparkSession) -> DataFrame:
 def query(trips: DataFrame, size: str, slide: str | None = None) -> Aggregation:
     windowed = in_micros(trips, time="at").window(size=size, slide=slide).by("cell")
     return windowed.agg(trips=ab.count(), fare=ab.avg("fare"))
+
+
+def test_a_batch_that_is_asked_for_is_used_a_single_window_too(trips: DataFrame) -> None:
+    asked = query(trips, "10 s", "2 s")
+    slides = {batch: layout(asked.query, asked.using("pane", batch=batch).strategy).slide for batch in (1, 3, None)}
+    assert slides[1] == 1 and slides[3] == 3 and slides[None] > 3  # in panes of two seconds
 
 
 def line(text: str, label: str) -> str:

@@ -251,46 +251,31 @@ def check_sliding(
     return check(source, rows, cut, *rest, windows=windows, **more)
 
 
-@pytest.fixture(scope="module")
-def quick(spark: SparkSession) -> Any:
-    """Plans that are run once over a few rows: compiling them would take longer than all the rest."""
-    changed = {
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-        "spark.sql.adaptive.enabled": "false",
-    }
-    before = {name: spark.conf.get(name) for name in changed}
-    for name, value in changed.items():
-        spark.conf.set(name, value)
-    yield spark
-    for name, value in before.items():
-        spark.conf.set(name, value)
-
-
 # --- every policy ---
 
 
 @pytest.mark.parametrize("kind", ["in parts", pytest.param("mixed", marks=pytest.mark.slow)])
-def test_every_policy(quick: SparkSession, kind: str) -> None:
+def test_every_policy(spark: SparkSession, kind: str) -> None:
     """A slide that does not divide the size: whole keys are those of a hash."""
     rows = rows_of(250, keys=12, span=120)
-    check_sliding(frame_of(quick, rows, **TYPES), rows, (35, 14, 3), KINDS[kind], [SH, FLD, EVERY[-1]])
+    check_sliding(frame_of(spark, rows, **TYPES), rows, (35, 14, 3), KINDS[kind], [SH, FLD, EVERY[-1]])
 
 
 @pytest.mark.slow
-def test_all_policies(quick: SparkSession) -> None:
+def test_all_policies(spark: SparkSession) -> None:
     rows = rows_of(250, keys=12, span=120)
-    check_sliding(frame_of(quick, rows, **TYPES), rows, (35, 14, 3), KINDS["in parts"], EVERY)
+    check_sliding(frame_of(spark, rows, **TYPES), rows, (35, 14, 3), KINDS["in parts"], EVERY)
 
 
 @pytest.mark.parametrize("kind", ["in parts", "mixed"])
-def test_affinity_keeps_the_keys_of_tumbling_windows_whole(quick: SparkSession, kind: str) -> None:
+def test_affinity_keeps_the_keys_of_tumbling_windows_whole(spark: SparkSession, kind: str) -> None:
     """Many windows, in no order: far more than a splitter keeps where keys may be split. Here it keeps all."""
     rows = rows_of(600, keys=20, span=150)
     policies = [CAM, {"partition": "am", "splitters": 1}] if kind == "in parts" else [CAM]
-    check_sliding(frame_of(quick, rows, **TYPES), rows, (4, 4, 1), KINDS[kind], policies)
+    check_sliding(frame_of(spark, rows, **TYPES), rows, (4, 4, 1), KINDS[kind], policies)
 
 
+@pytest.mark.usefixtures("compiled")
 def test_with_adaptive_execution(spark: SparkSession) -> None:
     """As users run it: Spark may join small partitions, and must not join or split those of workers."""
     rows = rows_of(250, keys=12, span=120)
@@ -300,7 +285,7 @@ def test_with_adaptive_execution(spark: SparkSession) -> None:
 
 
 @pytest.mark.slow
-def test_any_number_of_workers_and_choices(quick: SparkSession) -> None:
+def test_any_number_of_workers_and_choices(spark: SparkSession) -> None:
     """Also one worker, more workers than keys, and more choices than workers."""
     rows = rows_of(120, keys=4, span=60)
     policies = [
@@ -309,12 +294,12 @@ def test_any_number_of_workers_and_choices(quick: SparkSession) -> None:
         {"partition": "am", "cardinality": "hll", "workers": 9, "choices": 1},
         {"partition": "cam", "splitters": 1, "workers": 9, "choices": 9},
     ]
-    check_sliding(frame_of(quick, rows, **TYPES), rows, (30, 30, 0), IN_PARTS, policies)
+    check_sliding(frame_of(spark, rows, **TYPES), rows, (30, 30, 0), IN_PARTS, policies)
 
 
-def test_several_windows(quick: SparkSession) -> None:
+def test_several_windows(spark: SparkSession) -> None:
     rows = rows_of(150, keys=6, span=80)
-    source, pairs = frame_of(quick, rows, **TYPES), [(30, 10), (12, 12), (7, 3)]
+    source, pairs = frame_of(spark, rows, **TYPES), [(30, 10), (12, 12), (7, 3)]
     windows = [Window(size, slide, 5) for size, slide in pairs]
     texts = [(describe(size), describe(slide)) for size, slide in pairs]
     for aggregates, policies in ((IN_PARTS, [CAM, FLD]), (MIXED, [FLD])):
@@ -322,9 +307,9 @@ def test_several_windows(quick: SparkSession) -> None:
 
 
 @pytest.mark.parametrize("per_key", [True, False], ids=["per key", "over all keys"])
-def test_count_windows(quick: SparkSession, per_key: bool) -> None:
+def test_count_windows(spark: SparkSession, per_key: bool) -> None:
     rows = rows_of(100, keys=4, span=20)  # many at the same time
-    source = frame_of(quick, rows, **TYPES)
+    source = frame_of(spark, rows, **TYPES)
     mixed = {name: MIXED[name] for name in ("rows", "last", "median", "spelled")}
     for size, slide, aggregates, policy in ((4, 4, IN_PARTS, CAM), (5, 2, mixed, FLD if per_key else SH)):
 
@@ -356,46 +341,46 @@ COMPOSITE: dict[str, dict[str, tuple[str, list[Any]]]] = {
 
 
 @pytest.mark.parametrize("case", COMPOSITE)
-def test_composite_keys(quick: SparkSession, case: str) -> None:
+def test_composite_keys(spark: SparkSession, case: str) -> None:
     rng, keys = random.Random(5), COMPOSITE[case]
     rows = [
         {"t": rng.randrange(-30, 30), **{k: rng.choice(values) for k, (_, values) in keys.items()}, "v": i, "s": "x"}
         for i in range(150)
     ]
     types = {name: kind for name, (kind, _) in keys.items()}
-    source = frame_of(quick, rows, **types, v="bigint", s="string")
+    source = frame_of(spark, rows, **types, v="bigint", s="string")
     check_sliding(source, rows, (20, 10, 0), IN_PARTS, [FLD], keys=tuple(keys))
     check_sliding(source, rows, (20, 10, 0), {"sum": NATIVE["sum"]}, [{}, SH], keys=tuple(keys))
 
 
 @pytest.mark.parametrize("kind", ["double", "float"])
-def test_zeros_are_one_key_and_so_are_nans(quick: SparkSession, kind: str) -> None:
+def test_zeros_are_one_key_and_so_are_nans(spark: SparkSession, kind: str) -> None:
     keys = [0.0, -0.0, nan, -nan, None, 1.5, math.inf]
     rows = [{"t": i // 7 - 10, "k": keys[i % 7], "v": i, "s": "x"} for i in range(140)]
-    source = frame_of(quick, rows, k=kind, v="bigint", s="string")
+    source = frame_of(spark, rows, k=kind, v="bigint", s="string")
     for aggregates, policies in ((IN_PARTS, [SH]), ({"sum": NATIVE["sum"]}, [FLD])):
         found = check_sliding(source, rows, (10, 5, 0), aggregates, policies)
         assert {place[0] for place in found} == {0.0, "NaN", None, 1.5, math.inf}
 
 
-def test_one_key_and_every_key_once(quick: SparkSession) -> None:
+def test_one_key_and_every_key_once(spark: SparkSession) -> None:
     one = [{"t": i, "k": "only", "v": i, "s": "x"} for i in range(-60, 60)]
     once = [{"t": i % 40, "k": f"{i}", "v": i, "s": "x"} for i in range(120)]
     for rows, policy in ((one, SH), (once, CAM)):
-        check_sliding(frame_of(quick, rows, **TYPES), rows, (20, 20, 0), IN_PARTS, [policy])
+        check_sliding(frame_of(spark, rows, **TYPES), rows, (20, 20, 0), IN_PARTS, [policy])
 
 
-def test_no_rows(quick: SparkSession) -> None:
+def test_no_rows(spark: SparkSession) -> None:
     """An empty DataFrame, and one whose rows have no time: no windows, and the same columns."""
     timeless = [{"t": None, "k": "a", "v": 1, "s": "x"}] * 3
-    assert check_sliding(frame_of(quick, [], **TYPES), [], (20, 20, 0), IN_PARTS, [SH]) == {}
-    assert check_sliding(frame_of(quick, timeless, **TYPES), timeless, (20, 20, 0), IN_PARTS, [CAM]) == {}
-    assert check_sliding(frame_of(quick, timeless, **TYPES), timeless, (20, 10, 0), MIXED, [SH]) == {}
+    assert check_sliding(frame_of(spark, [], **TYPES), [], (20, 20, 0), IN_PARTS, [SH]) == {}
+    assert check_sliding(frame_of(spark, timeless, **TYPES), timeless, (20, 20, 0), IN_PARTS, [CAM]) == {}
+    assert check_sliding(frame_of(spark, timeless, **TYPES), timeless, (20, 10, 0), MIXED, [SH]) == {}
 
 
-def test_a_key_that_is_an_expression(quick: SparkSession) -> None:
+def test_a_key_that_is_an_expression(spark: SparkSession) -> None:
     rows = rows_of(100, keys=8, span=40)
-    source = frame_of(quick, rows, **TYPES)
+    source = frame_of(spark, rows, **TYPES)
     key = (F.col("v") % 3).alias("third")
     query = in_micros(source, time="t").window(size="20 us").by(key, partition="sh", workers=2).agg(rows=ab.count())
     rows = [{**row, "third": None if row["v"] is None else int(math.fmod(row["v"], 3))} for row in rows]
@@ -416,11 +401,11 @@ TIMES: dict[str, tuple[Callable[[Column], Column], Callable[[Column], Column]]] 
 
 
 @pytest.mark.parametrize("kind", TIMES)
-def test_every_type_of_time(quick: SparkSession, kind: str) -> None:
+def test_every_type_of_time(spark: SparkSession, kind: str) -> None:
     """Times before 1970 too; an int is in seconds."""
     made, seconds = TIMES[kind]
     rows = rows_of(100, keys=5, span=30)  # in seconds
-    source = frame_of(quick, rows, **TYPES).withColumn("t", made(F.col("t")))
+    source = frame_of(spark, rows, **TYPES).withColumn("t", made(F.col("t")))
     mixed = {name: MIXED[name] for name in ("rows", "last", "collect", "spelled")}
     aggregates, policy = (mixed, SH) if kind == "timestamp" else (IN_PARTS, CAM)
     ours = {name: aggregate for name, (aggregate, _) in aggregates.items()}
@@ -431,10 +416,10 @@ def test_every_type_of_time(quick: SparkSession, kind: str) -> None:
     assert_same(found, evaluate(rows, [Window(20, 8)], oracles, time="t", keys=["k"]), kind)
 
 
-def test_windows_after_windows(quick: SparkSession) -> None:
+def test_windows_after_windows(spark: SparkSession) -> None:
     """The results of a partitioned aggregate as the stream of another."""
     rows = rows_of(150, keys=8, span=60)
-    source, (total, slow_total) = frame_of(quick, rows, **TYPES), IN_PARTS["total"]
+    source, (total, slow_total) = frame_of(spark, rows, **TYPES), IN_PARTS["total"]
     middle, slow_middle = user("total", **MEDIAN, merge=extend, state="array<bigint>")
     first = in_micros(source, time="t").window(size="10 us").by("k", partition="sh", workers=2).agg(total=total)
     second = first.window(size="40 us", slide="20 us").by("k", **FLD, workers=2).agg(middle=middle)
@@ -488,7 +473,7 @@ def drawn_policies(draw: st.DrawFn) -> dict[str, Any]:
     policy=drawn_policies(),
 )
 def test_the_policy_never_changes_the_result(
-    quick: SparkSession,
+    spark: SparkSession,
     rows: list[Row],
     windows: list[Window],
     keys: tuple[str, ...],
@@ -499,7 +484,7 @@ def test_the_policy_never_changes_the_result(
         sizes = [(describe(w.size), describe(w.slide)) for w in windows]
         return stream.windows(*sizes, origin=describe(windows[0].origin))
 
-    source = frame_of(quick, rows, k="string", k2="int", v="bigint", s="string")
+    source = frame_of(spark, rows, k="string", k2="int", v="bigint", s="string")
     check(source, rows, cut, KINDS[kind], [policy], keys=keys, windows=windows)
 
 
@@ -569,7 +554,7 @@ def test_refused_with_a_reason(cars: DataFrame, case: str) -> None:
     assert message in raised.value.message and hint in raised.value.hint
 
 
-def test_auto_leaves_to_spark_what_cannot_be_placed(quick: SparkSession, cars: DataFrame) -> None:
+def test_auto_leaves_to_spark_what_cannot_be_placed(spark: SparkSession, cars: DataFrame) -> None:
     total, _ = IN_PARTS["total"]
     nested = windowed(cars).by(F.struct("k").alias("n")).agg(total=total).to_df().collect()
     assert {(row.n.k, row.window.start, row.total) for row in nested} == {
@@ -587,7 +572,7 @@ def test_auto_leaves_to_spark_what_cannot_be_placed(quick: SparkSession, cars: D
     ],
     ids=["Spark's", "in Python"],
 )
-def test_a_collation_makes_keys_one(quick: SparkSession, cars: DataFrame, aggregate: Aggregate) -> None:
+def test_a_collation_makes_keys_one(spark: SparkSession, cars: DataFrame, aggregate: Aggregate) -> None:
     text = F.when(F.col("v") < 2, F.upper("k")).otherwise(F.col("k"))
     source = cars.withColumn("c", F.collate(text, "UTF8_LCASE"))
     found = windowed(source).by("c").agg(total=aggregate).to_df().collect()
@@ -597,7 +582,7 @@ def test_a_collation_makes_keys_one(quick: SparkSession, cars: DataFrame, aggreg
 
 
 @pytest.mark.parametrize("partition", ["fld", "sh"])
-def test_a_state_of_another_type_is_told(quick: SparkSession, cars: DataFrame, partition: str) -> None:
+def test_a_state_of_another_type_is_told(spark: SparkSession, cars: DataFrame, partition: str) -> None:
     wrong = ab.user_aggregate("v", **MEDIAN, merge=extend, state="string")
     sliding = in_micros(cars, time="t").window(size="4 us", slide="2 us")
     query = sliding.by("k", partition=partition, workers=2).agg(m=wrong)
@@ -608,13 +593,13 @@ def test_a_state_of_another_type_is_told(quick: SparkSession, cars: DataFrame, p
     assert "declare as `state` the type that init, incr and merge return" in str(raised.value)
 
 
-def test_where_spark_wants_all_columns_of_a_group_for_its_exchange(quick: SparkSession) -> None:
+def test_where_spark_wants_all_columns_of_a_group_for_its_exchange(spark: SparkSession) -> None:
     """Then the group-by of Spark's aggregates has an exchange of its own, after which keys are not whole."""
     rows = rows_of(100, keys=4, span=60)
     name = "spark.sql.requireAllClusterKeysForDistribution"
-    quick.conf.set(name, "true")
+    spark.conf.set(name, "true")
     try:
-        source = frame_of(quick, rows, **TYPES)
+        source = frame_of(spark, rows, **TYPES)
         check_sliding(source, rows, (35, 14, 0), {"sum": NATIVE["sum"]}, [{**FLD, "workers": 3}])
     finally:
-        quick.conf.unset(name)
+        spark.conf.unset(name)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import reduce
@@ -88,24 +87,6 @@ def assert_same(found: Result, expected: Result, of: str) -> None:
         for name, value in values.items():
             digits = 9 if name in APPROXIMATE else None
             assert same(found[place][name], value, digits), (of, place, name, found[place][name], value)
-
-
-@contextmanager
-def interpreted(spark: SparkSession) -> Iterator[None]:
-    """Plans that are run once over a few rows: compiling them would take longer than all the rest."""
-    settings = {
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-        "spark.sql.adaptive.enabled": "false",
-    }
-    before = {name: spark.conf.get(name) for name in settings}
-    for name, value in settings.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            spark.conf.set(name, value)
 
 
 def strategies_of(query: Aggregation, batch: int = 3, nodes: int | None = None) -> dict[str, DataFrame]:
@@ -290,9 +271,8 @@ def test_all_strategies_equal_the_oracle_and_spark(
         "distinct": ordered("x")["distinct"],
         "collect": ordered("s")["collect"],
     }
-    with interpreted(spark):
-        check(source, rows, window, native, keys=keys, batch=batch, nodes=nodes)
-        check(source, rows, window, kernel_only("s"), keys=keys, batch=batch, nodes=nodes, strategies=("batch", "pane"))
+    check(source, rows, window, native, keys=keys, batch=batch, nodes=nodes)
+    check(source, rows, window, kernel_only("s"), keys=keys, batch=batch, nodes=nodes, strategies=("batch", "pane"))
 
 
 # --- every type ---
@@ -327,10 +307,9 @@ def test_every_aggregate_of_every_type(spark: SparkSession, name: str) -> None:
     native = {**ordered("v"), **(numeric("v") if name in NUMERIC else {})}
     # Python's arithmetic is not Spark's for decimals; timestamps come back in the time zone of the process.
     exact = name not in ("decimal", "long decimal", "timestamp")
-    with interpreted(spark):
-        check(source, rows, Window(5, 2), native, against_oracle=exact)
-        if name != "timestamp":
-            check(source, rows, Window(5, 2), {"top": kernel_only("v")["top"]}, strategies=["pane"])
+    check(source, rows, Window(5, 2), native, against_oracle=exact)
+    if name != "timestamp":
+        check(source, rows, Window(5, 2), {"top": kernel_only("v")["top"]}, strategies=["pane"])
 
 
 def test_sketches(spark: SparkSession) -> None:
@@ -384,8 +363,7 @@ def test_count_windows(spark: SparkSession, way: str) -> None:
         source = frame_of(spark, rows, **KEYS, **VALUES)
         query = count_query(source, keys, window, per_key=way != "over all keys")
         expected = evaluate(rows, [window], oracles, time="t", keys=keys, per_key=way != "over all keys")
-        with interpreted(spark):
-            results = collected(strategies_of(query.agg(**ours), batch), keys)
+        results = collected(strategies_of(query.agg(**ours), batch), keys)
         for label, found in results.items():
             assert_same(found, expected, label)
 
@@ -561,16 +539,14 @@ def test_user_defined_aggregates_of_several_columns_and_of_none(spark: SparkSess
 def test_small_inputs(spark: SparkSession, rows: list[Row], keys: tuple[str, ...]) -> None:
     source = frame_of(spark, rows, k1="string", v="bigint")
     known = {**ordered("v"), **numeric("v")}
-    with interpreted(spark):
-        check(source, rows, Window(7, 3), {name: known[name] for name in ("rows", "sum", "min", "collect")}, keys=keys)
-        check(source, rows, Window(7, 3), kernel_only("v"), keys=keys, strategies=["pane"])
+    check(source, rows, Window(7, 3), {name: known[name] for name in ("rows", "sum", "min", "collect")}, keys=keys)
+    check(source, rows, Window(7, 3), kernel_only("v"), keys=keys, strategies=["pane"])
 
 
 @pytest.mark.parametrize("rows", [[], [{"t": None, "v": 1}], [{"t": 5, "v": 1}]], ids=["no rows", "no time", "one row"])
 def test_count_windows_of_small_inputs(spark: SparkSession, rows: list[Row]) -> None:
     query = count_query(frame_of(spark, rows, v="bigint"), (), Window(2, 1), per_key=True).agg(n=ab.count())
-    with interpreted(spark):
-        assert collected(strategies_of(query)) == {"window": {}, "batch": {}, "pane": {}}
+    assert collected(strategies_of(query)) == {"window": {}, "batch": {}, "pane": {}}
 
 
 def test_rows_at_the_edges(spark: SparkSession) -> None:

@@ -292,9 +292,6 @@ def session(spark: SparkSession, zone: str, *, ansi: bool = True, validated: boo
         "spark.sql.session.timeZone": zone,
         "spark.sql.ansi.enabled": str(ansi).lower(),
         "spark.sql.execution.arrow.pyspark.validateSchema.enabled": str(validated).lower(),
-        # For each row that one of these plans sees, it has some hundred expressions to compile.
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     }
     before = {name: spark.conf.get(name) for name in settings}
     for name, value in settings.items():

@@ -135,6 +135,7 @@ def test_micros_and_back_in_every_time_zone(spark: SparkSession, zone: str, kind
     assert {f.name: f.dataType.simpleString() for f in window} == {"start": kind.value, "end": kind.value}
 
 
+@pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize("nullable", [True, False])
 def test_a_changing_number_is_not_in_the_code_that_spark_compiles(
     spark: SparkSession, capsys: pytest.CaptureFixture[str], nullable: bool
