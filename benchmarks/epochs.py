@@ -48,7 +48,7 @@ OVERLAP = 100
 SUBSTREAMS = 16
 
 GOALS = {"aggregates_vs_spark": 10.0}
-LIMITS = {"epoch_overhead": 2.0}
+LIMITS = {"epoch_overhead": 1.4}
 
 _BARE, _PROCESS, _WINDOW = "bare micro-batch", "split + operator with state", "windowed aggregate"
 _SPARK, _OURS = "Spark window()", "epoch runtime"
