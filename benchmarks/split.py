@@ -44,8 +44,8 @@ from anabranch.runtime.worker import merge_by_time
 from anabranch.split.cost import SplitCosts, splitters_needed
 from anabranch.split.gates import RowGate
 from anabranch.split.readers import ReferenceReader
-from anabranch.split.routes import FunctionRoute
 from anabranch.split.report import SplitterReport
+from anabranch.split.routes import FunctionRoute
 from anabranch.split.splitter import ALL_GROUPS, PACKED_SCHEMA, REPORT_GROUP, Splitter
 from benchmarks.data import START
 from benchmarks.report import Measured, best_of, print_json, progress, show, show_ratios
@@ -338,9 +338,7 @@ class _Bench:
     def _tuned(self, single: DataFrame, desired: float) -> int:
         """The tuned number of splitters. A broadcast tuple goes to each worker once, so q is the number of workers."""
         reports = [SplitterReport.unpacked(row.mark.encode()) for row in single.collect() if row.mark is not None]
-        full = [
-            SplitterMeasure(each.splitter, each.rows, **vars(each.counters)) for each in reports if each.counters
-        ]
+        full = [SplitterMeasure(each.splitter, each.rows, **vars(each.counters)) for each in reports if each.counters]
         costs = SplitCosts.from_measures(full, [], self.workers)
         if costs is None:
             return 1

@@ -28,8 +28,8 @@ from anabranch.runtime.worker import merge_by_time
 from anabranch.split.cost import SplitCosts
 from anabranch.split.gates import RowGate
 from anabranch.split.readers import BlockReader
-from anabranch.split.routes import FunctionRoute
 from anabranch.split.report import SplitterReport
+from anabranch.split.routes import FunctionRoute
 from anabranch.split.splitter import ALL_GROUPS, REPORT_GROUP, Splitter
 
 # --- window routers as processes ------------------------------------------------------------------------------------

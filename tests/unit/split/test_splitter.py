@@ -18,8 +18,8 @@ from anabranch.io.blocks import blocks_of, pack, unpack, write_blocks
 from anabranch.runtime.worker import merge_by_time
 from anabranch.split.gates import PaneGate, RowGate
 from anabranch.split.readers import BlockReader, Reader, ReferenceReader, RowReader
-from anabranch.split.routes import ColumnRoute, FunctionRoute, Route
 from anabranch.split.report import SplitterReport
+from anabranch.split.routes import ColumnRoute, FunctionRoute, Route
 from anabranch.split.splitter import ALL_GROUPS, REPORT_GROUP, Splitter
 from tests.oracles.split import substreams
 
