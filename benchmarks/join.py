@@ -121,7 +121,7 @@ def run(*, quick: bool, as_json: bool, console: Console, parts: Sequence[str] = 
     if as_json:
         finite = {name: value for name, value in bench.figures.items() if math.isfinite(value)}
         more = {**dict.fromkeys(bench.figures.keys() - finite.keys()), **bench.more}
-        print_json(finite, bench.tables, quick=quick, trials=[t.as_json() for t in bench.trials], **more)
+        print_json(finite, bench.tables, quick=quick, trials=[t.to_json() for t in bench.trials], **more)
     return bench.figures
 
 

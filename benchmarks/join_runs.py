@@ -98,7 +98,7 @@ class Trial:
     def sustained(self) -> bool:
         return self.mean <= EPOCH and self.latency <= LATENCY
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         more = {"memory": round(self.state_bytes / self.window_bytes, 2)} if self.state_bytes else {}
         return {
             "data": self.workload,

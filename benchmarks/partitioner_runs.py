@@ -89,7 +89,7 @@ class Modelled:
         """Evaluation plus aggregation: tuples of the slowest worker plus partial results of all, at the same price."""
         return self.longest + self.aggregation_cost
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         exact = {"cost_vs_fld": self.cost_vs_fld}
         rounded = {name: round(v, 3) if isinstance(v, float) else v for name, v in asdict(self).items()}
         return rounded | exact
@@ -219,7 +219,7 @@ class Cost:
     bytes: int
     paper_bytes: float | None
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         return {name: round(v, 2) if isinstance(v, float) else v for name, v in asdict(self).items()}
 
 

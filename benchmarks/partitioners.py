@@ -143,9 +143,9 @@ class _Bench:
     def details(self, quick: bool) -> dict[str, Any]:
         """The part of the JSON object that is not a figure. If proposition 1 did not hold, `run` would have failed."""
         parts: dict[str, Iterable[dict[str, Any]]] = {
-            "model": (row.as_json() for row in self.modelled),
-            "splitters": (row.as_json() for row in self.split),
-            "cost": (row.as_json() for row in self.costs),
+            "model": (row.to_json() for row in self.modelled),
+            "splitters": (row.to_json() for row in self.split),
+            "cost": (row.to_json() for row in self.costs),
             "selection": self.selections,
             "latency": self.latency,
         }

@@ -28,7 +28,7 @@ class Measured:
     def rate(self) -> float:
         return self.rows / self.seconds
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         delivered = None if self.delivered is None else round(self.delivered / self.seconds)
         return {
             "name": self.name,
@@ -104,5 +104,5 @@ def show_ratios(
 def print_json(ratios: Mapping[str, float], tables: Mapping[str, Sequence[Measured]], **more: Any) -> None:
     """Print one JSON object on one line: the last line on standard output."""
     figures = {name: round(value, 3) for name, value in ratios.items()}
-    table = [{"data": data, **m.as_json()} for data, measured in tables.items() for m in measured]
+    table = [{"data": data, **m.to_json()} for data, measured in tables.items() for m in measured]
     print(json.dumps({**figures, **more, "table": table}), flush=True)

@@ -245,7 +245,7 @@ class Trial(Measured):
         """Whether 95 % of the epochs kept the bound."""
         return bool(self.latencies) and self.of_bound(0.95) <= 1.0
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         figures = {
             "load": self.rate_in / self.capacity if self.capacity else math.nan,
             "rate": self.rate_in,

@@ -20,7 +20,6 @@ Before anything is timed, the counts and checksums of every substream are compar
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 from collections import defaultdict
@@ -45,6 +44,7 @@ from anabranch.runtime.worker import merge_by_time
 from anabranch.split.cost import SplitCosts, splitters_needed
 from anabranch.split.gates import RowGate
 from anabranch.split.readers import ReferenceReader
+from anabranch.split.report import SplitterReport
 from anabranch.split.routes import FunctionRoute
 from anabranch.split.splitter import ALL_GROUPS, PACKED_SCHEMA, REPORT_GROUP, Splitter
 from benchmarks.data import START
@@ -337,10 +337,9 @@ class _Bench:
 
     def _tuned(self, single: DataFrame, desired: float) -> int:
         """The tuned number of splitters. A broadcast tuple goes to each worker once, so q is the number of workers."""
-        marks = [json.loads(row.mark) for row in single.collect() if row.mark is not None]
-        fields = set(SplitterMeasure.__dataclass_fields__)
-        full = [{k: v for k, v in mark.items() if k in fields} for mark in marks if "windows" in mark]
-        costs = SplitCosts.from_measures([SplitterMeasure(**mark) for mark in full], [], self.workers)
+        reports = [SplitterReport.unpacked(row.mark.encode()) for row in single.collect() if row.mark is not None]
+        full = [SplitterMeasure(each.splitter, each.rows, **vars(each.counters)) for each in reports if each.counters]
+        costs = SplitCosts.from_measures(full, [], self.workers)
         if costs is None:
             return 1
         return splitters_needed(desired, costs.single_rate(), self.workers, b=costs.b, limit=self.cores)

@@ -9,7 +9,6 @@ busiest of them allows. Only the effect of processes on each other when they sha
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import random
@@ -17,7 +16,7 @@ import socket
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +28,7 @@ from anabranch.runtime.worker import merge_by_time
 from anabranch.split.cost import SplitCosts
 from anabranch.split.gates import RowGate
 from anabranch.split.readers import BlockReader
+from anabranch.split.report import SplitterReport
 from anabranch.split.routes import FunctionRoute
 from anabranch.split.splitter import ALL_GROUPS, REPORT_GROUP, Splitter
 
@@ -199,22 +199,21 @@ def _split(packed: Sequence[bytes], number: int, q: int) -> tuple[SplitterMeasur
     sent = list(splitter(iter([batch])))
     took = time.process_time() - began
     pieces: list[tuple[int, pa.Buffer]] = []
-    mark: dict[str, Any] = {}
+    report = SplitterReport(number, 0)
     for each in sent:
         places = zip(each.column("worker").to_pylist(), each.column("grp").to_pylist(), strict=True)
         for (worker, group), block in zip(places, each.column("block"), strict=True):
             if group == REPORT_GROUP:
-                mark = json.loads(block.as_buffer().to_pybytes()) if worker == 0 else mark
+                report = SplitterReport.unpacked(block.as_buffer().to_pybytes()) if worker == 0 else report
             else:
                 assert group in (ALL_GROUPS, worker)
                 pieces.append((worker, block.as_buffer()))
-    known = {
-        name: mark[name] for name in ("rows", "windows", "bytes_in", "bytes_out", "routed", "broadcast", "omitted")
-    }
+    assert report.counters is not None
     # The splitter measures its parts in wall time. Keep their shares, and scale their sum to the CPU time.
-    parts = {name: mark[name] for name in ("read_seconds", "split_seconds", "emit_seconds")}
-    scale = took / max(sum(parts.values()), 1e-9)
-    return SplitterMeasure(number, **known, **{name: part * scale for name, part in parts.items()}), pieces
+    measured = SplitterMeasure(number, report.rows, **vars(report.counters))
+    scale = took / max(measured.seconds, 1e-9)
+    parts = ("read_seconds", "split_seconds", "emit_seconds")
+    return replace(measured, **{name: getattr(measured, name) * scale for name in parts}), pieces
 
 
 def _merge(blocks: Sequence[pa.Buffer], number: int) -> WorkerMeasure:

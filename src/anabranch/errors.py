@@ -120,7 +120,7 @@ class JavaNotFoundError(AnabranchError):
 
 
 class WorkerPythonError(AnabranchError):
-    """The workers run a Python of another version, or one without the packages they need."""
+    """The workers run another Python or another release of Anabranch, or lack packages that they need."""
 
 
 class MissingDependencyError(AnabranchError, ImportError):

@@ -31,4 +31,4 @@ def test_the_command_on_a_cluster(tmp_path: Path) -> None:
     report = validate(
         trace.input_files, trace.history_file, trace.segment_history_file, tmp_path / "output", Mode.FLAT_LAV
     )
-    assert not report.differences, report.as_json()
+    assert not report.differences, report.to_json()

@@ -53,7 +53,7 @@ class Tally:
     def kinds(self) -> Counter[str]:
         return Counter(str(failure["signature"]) for failure in self.failures)
 
-    def as_json(self) -> str:
+    def to_json(self) -> str:
         record = {
             "passed": self.counts["passed"],
             "failed": self.counts["failed"],
@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _one(options, number, case, spark, tally, progress.console)
     _tables(tally, console)
     if options.json:
-        print(tally.as_json())
+        print(tally.to_json())
     print(tally.summary)
     return 1 if tally.counts["failed"] else 0
 

@@ -258,7 +258,7 @@ class _Metrics:
                 tuples, keys = [0] * self.workers, [0] * self.workers
                 for load in row["loads"]:
                     tuples[load[WORKER]], keys[load[WORKER]] = load["tuples"], load["keys"]
-                found = WindowLoads(tuple(tuples), tuple(keys), row["distinct"]).metrics().as_json()
+                found = WindowLoads(tuple(tuples), tuple(keys), row["distinct"]).metrics().to_json()
                 rows.append({"policy": self.label, "window": row["window"], **found})
             if rows:
                 yield pa.RecordBatch.from_pylist(rows, schema=_ARROW)

@@ -55,11 +55,11 @@ class KeyPlacement:
         parts = [part for _, measured in news for part in measured.partitions]
         seen = [*seen_before, *([part.keys, part.tuples / part.workers] for part in parts)][-WINDOWS_SEEN:]
         settings = self._policy(seen, current) if self.fixed is None else {}
-        table = current.get(HEAVY) or HeavyKeys().as_json()
+        table = current.get(HEAVY) or HeavyKeys().to_json()
         if Partitioning.of_label(self.fixed or settings["partition"]).policy != "heavy":
-            table = HeavyKeys().as_json()
+            table = HeavyKeys().to_json()
         elif news:
-            table = table_of(news[-1][1].heaviest, self.workers).as_json()
+            table = table_of(news[-1][1].heaviest, self.workers).to_json()
         memory = {"epoch": news[-1][0] if news else last, "seen": seen}
         return {**settings, HEAVY: table, PLACING: memory}
 

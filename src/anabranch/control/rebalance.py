@@ -80,7 +80,7 @@ class Memory:
             moves,
         )
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         raised = list(self.raised) if self.raised else None
         return asdict(self) | {"raised": raised, "moves": [list(move) for move in self.moves]}
 
@@ -318,7 +318,7 @@ class Rebalance:
 
 
 def _settings(workers: int, routing: list[int], memory: Memory, why: Mapping[str, str]) -> dict[str, Any]:
-    return {ROUTING: routing, WORKERS: workers, MEMORY: memory.as_json(), **why}
+    return {ROUTING: routing, WORKERS: workers, MEMORY: memory.to_json(), **why}
 
 
 def _group_seconds(operator: OperatorProgress, routing: Sequence[int]) -> Iterable[tuple[int, float]]:

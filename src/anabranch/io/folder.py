@@ -42,7 +42,7 @@ Piece: TypeAlias = "pa.Buffer | bytes | memoryview"
 _MAGIC = b"ANABRNCH"
 _PREFIX = struct.Struct("<8sIIII")  # magic, format, header length, header crc32, crc32 of what is before
 _OBJECT_STORE = re.compile(r"\b(s3|s3a|gcs|gs|abfs|abfss|az)\b")  # in "s3", "gcs", "py::fsspec+('s3', 's3a')"
-_TORN_HINT = (
+TORN_HINT = (
     "restore the file from a copy, or start with a new checkpoint folder. `anabranch repair CHECKPOINT` reports the "
     "state of the checkpoint, and can go back to the last complete epoch if the ledger lost its last entries"
 )
@@ -242,7 +242,7 @@ def _open(file: Any, path: str, kind: str, query: str | None) -> Opened:
     if size != start + header["length"]:
         raise _torn(path, f"it has {size} bytes instead of {start + header['length']}")
     if header["kind"] != kind:
-        raise StateError(f"{path} is a {header['kind']}, not a {kind}", hint=_TORN_HINT)
+        raise StateError(f"{path} is a {header['kind']}, not a {kind}", hint=TORN_HINT)
     if query is not None and header.get("query") != query:
         raise CheckpointError(
             f"{path} was written by another query: its content would give wrong results",
@@ -252,7 +252,7 @@ def _open(file: Any, path: str, kind: str, query: str | None) -> Opened:
 
 
 def _torn(path: str, why: str) -> StateError:
-    return StateError(f"the file {path} is torn or damaged: {why}, so nothing in it can be trusted", hint=_TORN_HINT)
+    return StateError(f"the file {path} is torn or damaged: {why}, so nothing in it can be trusted", hint=TORN_HINT)
 
 
 @contextlib.contextmanager
@@ -261,7 +261,7 @@ def _reading(path: str) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise StateError(
-            f"{path} is missing: without it the state of the query cannot be rebuilt", hint=_TORN_HINT
+            f"{path} is missing: without it the state of the query cannot be rebuilt", hint=TORN_HINT
         ) from error
     except OSError as error:
         raise StateError(

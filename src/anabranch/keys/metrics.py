@@ -79,7 +79,7 @@ class Metrics:
     least_cost: int
     most_cost: int
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 

@@ -42,7 +42,7 @@ class HeavyKeys:
     keys: Hashes = field(default_factory=lambda: np.empty(0, np.uint64))
     workers: Workers = field(default_factory=lambda: np.empty(0, np.int32))
 
-    def as_json(self) -> dict[str, list[int]]:
+    def to_json(self) -> dict[str, list[int]]:
         """The form kept in the ledger."""
         return {"keys": self.keys.tolist(), "workers": self.workers.tolist()}
 

@@ -134,7 +134,7 @@ def validate(
     for example in report.examples():
         console.print(example, markup=False, highlight=False)
     if json:
-        typer.echo(dumps(report.as_json()))
+        typer.echo(dumps(report.to_json()))
     raise typer.Exit(1 if report.differences else 0)
 
 

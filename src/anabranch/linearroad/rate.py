@@ -118,7 +118,7 @@ class Trial:
         """Differences other than late answers."""
         return self.report.differences - sum(each.late or 0 for each in self.report.by_kind.values())
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """The main figures, as plain values."""
         worst = {kind: round(seconds, 2) for kind, seconds in self.worst_response.items()}
         late = self.report.differences - self.wrong
@@ -318,7 +318,7 @@ def rating(done: list[Trial], course: Course, cores: int) -> dict[str, Any]:
         "tuples_in_real_time": best.paced_tuples,
         "longest_epoch": round(best.longest_epoch, 2),
         "profile_microseconds_per_tuple": {name: round(value, 3) for name, value in best.profile.items()},
-        "trials": [each.as_json() for each in done],
+        "trials": [each.to_json() for each in done],
     }
 
 

@@ -67,7 +67,7 @@ class Health:
         """Neither stalled nor failed."""
         return self.state not in _UNHEALTHY
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
@@ -100,5 +100,5 @@ def report(queries: Iterable[tuple[str, str | None, Health]]) -> tuple[HTTPStatu
     states = {health.state for _, _, health in found}
     worst = next((state for state in _WORST if state in states), "starting")
     status = HTTPStatus.SERVICE_UNAVAILABLE if worst in _UNHEALTHY else HTTPStatus.OK
-    listed = [{"query": query, "name": name, **health.as_json()} for query, name, health in found]
+    listed = [{"query": query, "name": name, **health.to_json()} for query, name, health in found]
     return status, {"status": worst, "queries": listed}

@@ -16,7 +16,8 @@ these counts. `omitted + routed + broadcast` of a splitter is its `rows`. Times 
 those of a worker's `seconds`) sum to at most that time.
 
 `as_json` writes the derived figures too, for readers of the file that do not use Python. `from_json` computes them
-again and skips unknown keys, so it reads files of later releases. `print` shows a few lines (`progress_text`).
+again. It skips unknown keys and fills in those that an older release did not write, so most changes need no new
+version; a later version is refused. `print` shows a few lines (`progress_text`).
 """
 
 from __future__ import annotations
@@ -27,9 +28,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
+from anabranch.errors import InvalidArgumentError
 from anabranch.observe.progress_text import describe, headline
 
 T = TypeVar("T")
+
+PROGRESS_VERSION = 1
+"""Version of the JSON. It is raised when a reader of the previous version could misread it."""
 
 
 @dataclass(frozen=True)
@@ -348,21 +353,45 @@ class EpochProgress:
             }
             for operator in self.operators
         ]
-        return _fields(self) | {
-            "input_rate": _plain(self.input_rate),
-            "processed_rate": _plain(self.processed_rate),
-            "late": self.late,
-            "bad": self.bad,
-            "ahead": self.ahead,
-            "shed": self.shed,
-            "state_bytes": self.state_bytes,
-            "operators": operators,
-            "drops": [_fields(drop) for drop in self.drops],
-        }
+        return (
+            {"version": PROGRESS_VERSION}
+            | _fields(self)
+            | {
+                "input_rate": _plain(self.input_rate),
+                "processed_rate": _plain(self.processed_rate),
+                "late": self.late,
+                "bad": self.bad,
+                "ahead": self.ahead,
+                "shed": self.shed,
+                "state_bytes": self.state_bytes,
+                "operators": operators,
+                "drops": [_fields(drop) for drop in self.drops],
+            }
+        )
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> EpochProgress:
-        """Read what `as_json` wrote; unknown keys are skipped."""
+        """Read what `as_json` wrote; unknown keys are skipped.
+
+        Raises:
+            InvalidArgumentError: it is not the progress of an epoch, or of a later version.
+        """
+        try:
+            return cls._read(record)
+        except (AttributeError, TypeError) as error:
+            raise InvalidArgumentError(
+                f"this is not the progress of an epoch: {error}",
+                hint="give a whole line of JsonLines, as json.loads returns it",
+            ) from error
+
+    @classmethod
+    def _read(cls, record: Mapping[str, Any]) -> EpochProgress:
+        version = record.get("version", 0)
+        if version > PROGRESS_VERSION:
+            raise InvalidArgumentError(
+                f"the progress has version {version}, but this release reads up to version {PROGRESS_VERSION}",
+                hint="read it with the release that wrote it, or a later one",
+            )
         operators = tuple(
             _from(
                 OperatorProgress,

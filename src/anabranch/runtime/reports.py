@@ -17,10 +17,7 @@ from pyspark.sql import DataFrame
 
 from anabranch.io.parquet import Written
 from anabranch.observe.progress import WorkerMeasure
-from anabranch.split.report import SplitterReport
-
-VERSION = 1
-"""Version of the reports. During an upgrade, driver and workers may run different releases; that is an error."""
+from anabranch.split.report import REPORT_VERSION, SplitterReport, check_report
 
 
 @dataclass(frozen=True)
@@ -117,16 +114,12 @@ _KINDS: dict[str, type[WorkerReport] | type[WriterReport] | type[SideReport]] = 
 
 def to_text(report: Report) -> str:
     """A report as JSON text."""
-    return json.dumps({"version": VERSION, "kind": report.kind, **report.to_json()})
+    return json.dumps({"version": REPORT_VERSION, "kind": report.kind, **report.to_json()})
 
 
 def from_text(text: str) -> Report:
     known = json.loads(text)
-    if known["version"] != VERSION:
-        raise ValueError(
-            f"a worker sent a report of version {known['version']}, but the driver reads version {VERSION}: use the "
-            "same release of anabranch on the driver and all workers"
-        )
+    check_report(known)
     return _KINDS[known["kind"]].from_json(known)
 
 

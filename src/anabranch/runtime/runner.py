@@ -22,6 +22,7 @@ from anabranch.control.base import HISTORY, controllers_for, decide_all
 from anabranch.control.key_placement import PLACEMENT, KeyPlacement
 from anabranch.control.rebalance import ROUTING
 from anabranch.errors import CheckpointError, InvalidArgumentError
+from anabranch.io.sinks.base import SinkPlace
 from anabranch.observe.progress import EpochProgress
 from anabranch.operators.numbering import SHED
 from anabranch.query.graph import Network
@@ -219,7 +220,7 @@ class EpochRunner:
             current = {key: value for key, value in current.items() if key not in PLACEMENT}
         return decide_all(controllers, self.history, current)
 
-    def _places(self) -> dict[str, Mapping[str, Any]]:
+    def _places(self) -> dict[str, SinkPlace]:
         """Where the sinks are that may have results of the epoch."""
         return {f"{step.name}.{name}": sink.place for step in self.network.steps for name, sink in step.sinks.items()}
 

@@ -33,7 +33,7 @@ from anabranch.io.blocks import pack_in_parts
 from anabranch.spark.arrow import arrow_schema
 from anabranch.split.gates import Census, Gate
 from anabranch.split.readers import Reader
-from anabranch.split.report import SplitterReport
+from anabranch.split.report import SplitterCounters, SplitterReport
 from anabranch.split.routes import OMIT, Route
 
 PACKED_SCHEMA = StructType(
@@ -51,19 +51,6 @@ WINDOW_BYTES = 1 << 22
 """W, unless it is tuned."""
 
 Ints = NDArray[np.int64]
-
-
-@dataclass
-class _Measures:
-    windows: int = 0
-    bytes_in: int = 0
-    bytes_out: int = 0
-    routed: int = 0
-    broadcast: int = 0
-    omitted: int = 0
-    read_seconds: float = 0.0
-    split_seconds: float = 0.0
-    emit_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -85,33 +72,33 @@ class Splitter:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         part = context.partitionId() if context is not None else 0
-        census, measures, seq = Census(), _Measures(), 0
+        census, counters, seq = Census(), SplitterCounters(), 0
         route = self.route.begun(part)
         windows = self.reader(batches, self.window_bytes)
         while True:
             began = time.perf_counter()
             window = next(windows, None)
-            measures.read_seconds += time.perf_counter() - began
+            counters.read_seconds += time.perf_counter() - began
             if window is None:
                 break
-            measures.windows += 1
-            measures.bytes_in += window.nbytes
+            counters.windows += 1
+            counters.bytes_in += window.nbytes
             began = time.perf_counter()
-            pieces = self._split(self.gate(window, census), route, measures)
+            pieces = self._split(self.gate(window, census), route, counters)
             split = time.perf_counter()
-            measures.split_seconds += split - began
+            counters.split_seconds += split - began
             if pieces:
-                blocks = self._emit(pieces, part, seq, measures)
-                measures.emit_seconds += time.perf_counter() - split
+                blocks = self._emit(pieces, part, seq, counters)
+                counters.emit_seconds += time.perf_counter() - split
                 yield blocks
             seq += 1
         route.ended(census)
         if self.marked:
-            yield self._marks(part, census, measures)
+            yield self._marks(part, census, counters)
         freeze_loaded_objects()
 
     def _split(
-        self, window: pa.RecordBatch, route: Route, measures: _Measures
+        self, window: pa.RecordBatch, route: Route, counters: SplitterCounters
     ) -> list[tuple[int, int, pa.RecordBatch]]:
         """(worker, group, block) of a window."""
         if not window.num_rows:
@@ -123,7 +110,7 @@ class Splitter:
         pieces: list[tuple[int, int, pa.RecordBatch]] = []
         if everywhere is not None and everywhere.any():
             copies = travelling.filter(pa.array(everywhere))
-            measures.broadcast += copies.num_rows
+            counters.broadcast += copies.num_rows
             # Once per worker, which passes it to all of its groups.
             pieces += [(worker, ALL_GROUPS, copies) for worker in sorted(set(self.routing))]
             to = np.where(everywhere, OMIT, to)
@@ -134,8 +121,8 @@ class Splitter:
                 hint=f"return 0 to {groups - 1}, or -1 or null to leave a tuple out on purpose",
             )
         order, offsets = _by_group(to, groups)
-        measures.omitted += int(offsets[0]) - (0 if everywhere is None else int(everywhere.sum()))
-        measures.routed += len(to) - int(offsets[0])
+        counters.omitted += int(offsets[0]) - (0 if everywhere is None else int(everywhere.sum()))
+        counters.routed += len(to) - int(offsets[0])
         grouped = travelling if order is None else travelling.take(pa.array(order))
         for group in np.flatnonzero(np.diff(offsets)).tolist():
             begin, end = int(offsets[group]), int(offsets[group + 1])
@@ -143,17 +130,17 @@ class Splitter:
         return pieces
 
     def _emit(
-        self, pieces: list[tuple[int, int, pa.RecordBatch]], part: int, seq: int, measures: _Measures
+        self, pieces: list[tuple[int, int, pa.RecordBatch]], part: int, seq: int, counters: SplitterCounters
     ) -> pa.RecordBatch:
         # A broadcast block is in several pieces, but is packed once.
         packed = {id(block): pack_in_parts(block) for _, _, block in pieces}
         blocks = [packed[id(block)] for _, _, block in pieces]
-        measures.bytes_out += sum(each.size for block in blocks for each in block)
+        counters.bytes_out += sum(each.size for block in blocks for each in block)
         return _rows([(worker, group) for worker, group, _ in pieces], self.edge, part, seq, blocks)
 
-    def _marks(self, part: int, census: Census, measures: _Measures) -> pa.RecordBatch:
+    def _marks(self, part: int, census: Census, counters: SplitterCounters) -> pa.RecordBatch:
         seen = SplitterReport(part, self.edge, census.rows, census.late, census.bad, census.max_t)
-        full, short = replace(seen, keys=census.keys.census(), **vars(measures)).packed(), seen.packed()
+        full, short = replace(seen, counters=counters, keys=census.keys.census()).packed(), seen.packed()
         blocks = [[pa.py_buffer(full if worker == 0 else short)] for worker in range(self.workers)]
         return _rows([(worker, REPORT_GROUP) for worker in range(self.workers)], self.edge, part, 0, blocks)
 

@@ -23,9 +23,9 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -39,6 +39,9 @@ BEAT = 10.0
 """seconds between two updates of the count"""
 DEAD_AFTER = 35.0
 """seconds without an update after which the holder is taken to be dead"""
+
+LOCK_VERSION = 1
+"""Version of the holder in the file. One without a version is older, and is read as well."""
 
 _HINT = "stop that query, or give this one its own checkpoint folder"
 
@@ -63,9 +66,16 @@ class Holder:
             user = getpass.getuser()
         return cls(query, user)
 
+    def to_json(self) -> dict[str, Any]:
+        return {"version": LOCK_VERSION, **vars(self)}
+
     @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> Holder:
-        return cls(**{name: content[name] for name in cls.__dataclass_fields__ if name in content})
+    def from_json(cls, known: Any) -> Holder | None:
+        """The holder; None if this is none, or one of a later release, which may mean something else."""
+        with suppress(AttributeError, LookupError, TypeError):
+            if known.get("version", 0) <= LOCK_VERSION and isinstance(known["pid"], int):
+                return cls(**{name: known[name] for name in cls.__dataclass_fields__})
+        return None
 
     def __str__(self) -> str:
         named = f"the query {self.query!r}" if self.query else "a query without a name"
@@ -79,7 +89,7 @@ class Holder:
         try:
             with suppress(PermissionError):  # it belongs to another user, and is alive
                 os.kill(self.pid, 0)
-        except ProcessLookupError:
+        except (ProcessLookupError, OverflowError):
             return True
         return False
 
@@ -226,7 +236,7 @@ class _FileLock:
                 os.close(fd)
                 return False
             os.ftruncate(fd, 0)
-            os.pwrite(fd, json.dumps(asdict(self._holder)).encode(), 0)
+            os.pwrite(fd, json.dumps(self._holder.to_json()).encode(), 0)
             _inherited.add(fd)
             return True
         except BlockingIOError:
@@ -261,7 +271,7 @@ class _Heartbeat:
 
     def take(self) -> None:
         found, deadline = self._read(), time.monotonic() + DEAD_AFTER
-        while found is not None and not found[0].is_dead and time.monotonic() < deadline:
+        while found is not None and not _is_dead(found[0]) and time.monotonic() < deadline:
             time.sleep(min(1.0, BEAT / 10))
             now = self._read()
             if now is not None and now != found:
@@ -275,7 +285,7 @@ class _Heartbeat:
 
     def check(self) -> bool:
         found = self._read()
-        return found is not None and found[0].owner == self._holder.owner
+        return found is not None and found[0] == self._holder
 
     def release(self) -> None:
         self._ended.set()
@@ -293,18 +303,21 @@ class _Heartbeat:
                     return
                 self._write(count)
 
-    def _read(self) -> tuple[Holder, int] | None:
+    def _read(self) -> tuple[Holder | None, bytes] | None:
+        """The holder, None if that cannot be read, and the whole content, which changes with each beat."""
         if not self.folder.exists(LOCK):
             return None
         try:
             _, payload = self.folder.read(LOCK, "lock")
         except StateError:
             return None  # it was just released
-        content = json.loads(payload.to_pybytes())
-        return Holder.from_json(content["holder"]), content["beats"]
+        content = payload.to_pybytes()
+        with suppress(LookupError, TypeError, ValueError):
+            return Holder.from_json(json.loads(content)["holder"]), content
+        return None, content
 
     def _write(self, beats: int) -> None:
-        content = json.dumps({"holder": asdict(self._holder), "beats": beats})
+        content = json.dumps({"holder": self._holder.to_json(), "beats": beats})
         self.folder.write(LOCK, "lock", content.encode())
 
 
@@ -312,6 +325,10 @@ def _holder_in(content: bytes) -> Holder | None:
     with suppress(ValueError):  # its holder is about to write it
         return Holder.from_json(json.loads(content))
     return None
+
+
+def _is_dead(holder: Holder | None) -> bool:
+    return holder is not None and holder.is_dead
 
 
 def _processes() -> str:

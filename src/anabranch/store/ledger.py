@@ -19,11 +19,22 @@ import re
 import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from anabranch.errors import CheckpointError, InvalidArgumentError, StateError
-from anabranch.io.folder import FILE_FORMAT, Folder
-from anabranch.store.records import EpochDecision, EpochOutcome, UnreadableRecord
+from anabranch.io.folder import FILE_FORMAT, TORN_HINT, Folder
+from anabranch.store.records import (
+    EpochDecision,
+    EpochOutcome,
+    Publishing,
+    Record,
+    Repair,
+    UnreadableRecord,
+    Void,
+    check_version,
+)
+
+R = TypeVar("R", bound=Record)
 
 _IDENTITY = "query.json"
 _PUBLISHING = "publishing"
@@ -49,10 +60,24 @@ class Ledger:
         except UnreadableRecord as error:
             raise unusable(epoch, str(error)) from error
 
-    def decision_json(self, epoch: int) -> dict[str, Any] | None:
-        """The same as raw JSON, which may not be readable as a decision."""
+    def decision_to_repair(self, epoch: int) -> EpochDecision | None:
+        """The same; of a decision that cannot be read, only what a repair needs."""
+        known = self.decision_json(epoch)
+        if known is None:
+            return None
+        try:
+            return EpochDecision.read(known)
+        except UnreadableRecord:
+            return EpochDecision.partly(known)
+
+    def decision_json(self, epoch: int) -> Any:
+        """The same as raw JSON, which may not be readable as a decision. One of a later release is refused."""
         name = _name(epoch, _attempt("plan", self._voided()[epoch]))
-        return self._load(name, "plan") if self._folder.exists(name) else None
+        if not self._folder.exists(name):
+            return None
+        known = self._load(name, "plan")
+        check_version(known, EpochDecision.what)
+        return known
 
     def write_decision(self, epoch: int, decision: EpochDecision) -> None:
         """Write the decision for an epoch. Writing the same again is fine; a different one is refused."""
@@ -74,16 +99,18 @@ class Ledger:
                 f"epoch {epoch} has no decision that can be voided: it is published, or was never decided",
                 hint="void only the decision of an epoch that was not published",
             )
-        self._folder.write(_name(epoch, _attempt("void", number)), "void", _json({"reason": reason}), query=self._query)
+        self._write(_name(epoch, _attempt("void", number)), "void", Void(reason))
         self._voids = None
 
     def write_publishing(self, epoch: int) -> None:
         """Write that the results of an epoch are about to go to the sinks: from now on its decision is final."""
-        self._folder.write(_PUBLISHING, "publishing", _json({"epoch": epoch}), query=self._query)
+        self._write(_PUBLISHING, "publishing", Publishing(epoch))
 
     def publishing(self) -> int | None:
         """The last epoch whose results went to the sinks, completely or in part; None before the first."""
-        return int(self._load(_PUBLISHING, "publishing")["epoch"]) if self._folder.exists(_PUBLISHING) else None
+        if not self._folder.exists(_PUBLISHING):
+            return None
+        return self._read(_PUBLISHING, "publishing", Publishing).epoch
 
     def outcome(self, epoch: int) -> EpochOutcome | None:
         """The outcome of an epoch; None if it was not published."""
@@ -91,7 +118,7 @@ class Ledger:
 
     def write_outcome(self, epoch: int, outcome: EpochOutcome) -> None:
         """Write that an epoch was published."""
-        self._folder.write(_name(epoch, "done"), "done", _json(outcome.to_json()), query=self._query)
+        self._write(_name(epoch, "done"), "done", outcome)
 
     def last_outcome(self) -> tuple[int, EpochOutcome] | None:
         """The last epoch that was published, and its outcome."""
@@ -100,11 +127,13 @@ class Ledger:
 
     def set_back(self) -> dict[int, int]:
         """For each epoch after which a repair set the watermark back, the time it was set to."""
-        return {epoch: self._load(_name(epoch, "repair"), "repair")["watermark"] for epoch in self.epochs("repair")}
+        return {
+            epoch: self._read(_name(epoch, "repair"), "repair", Repair).watermark for epoch in self.epochs("repair")
+        }
 
     def write_set_back(self, epoch: int, watermark: int) -> None:
         """Write that the watermark was set back after this epoch."""
-        self._folder.write(_name(epoch, "repair"), "repair", _json({"watermark": watermark}), query=self._query)
+        self._write(_name(epoch, "repair"), "repair", Repair(watermark))
 
     def outcomes(self, first: int, last: int) -> list[tuple[int, EpochOutcome]]:
         """The outcomes of the epochs first..last that exist, in ascending order."""
@@ -125,12 +154,26 @@ class Ledger:
         self._forgotten = max(before, self._forgotten or before)
 
     def _outcome(self, epoch: int) -> EpochOutcome:
-        return EpochOutcome.from_json(self._load(_name(epoch, "done"), "done"))
+        return self._read(_name(epoch, "done"), "done", EpochOutcome)
 
-    def _load(self, name: str, kind: str) -> dict[str, Any]:
+    def _write(self, name: str, kind: str, record: Record) -> None:
+        self._folder.write(name, kind, _json(record.to_json()), query=self._query)
+
+    def _read(self, name: str, kind: str, record: type[R]) -> R:
+        try:
+            return record.read(self._load(name, kind))
+        except UnreadableRecord as error:
+            raise self._unreadable(name, str(error)) from error
+
+    def _load(self, name: str, kind: str) -> Any:
         _, payload = self._folder.read(name, kind, self._query)
-        loaded: dict[str, Any] = json.loads(payload.to_pybytes())
-        return loaded
+        try:
+            return json.loads(payload.to_pybytes())
+        except ValueError as error:
+            raise self._unreadable(name, f"it is not JSON: {error}") from error
+
+    def _unreadable(self, name: str, why: str) -> StateError:
+        return StateError(f"{self._folder}/{name} is not a valid entry of the ledger: {why}", hint=TORN_HINT)
 
     def _voided(self) -> Counter[int]:
         """How many decisions of each epoch are void. Counted once, since decisions are voided while no query runs."""

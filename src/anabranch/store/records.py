@@ -8,6 +8,9 @@
     EpochOutcome             written after it was published
       └ OperatorOutcome      the state of each operator; a restart continues from there
           └ KeyCounts        the last counts of a key policy, on which its next decision is based
+    Publishing               the last epoch that went to the sinks
+    Void                     why a decision does not count
+    Repair                   what `anabranch repair` changed
 
 Every record has a version. A record without one was written before records had versions; it is read as well. A record
 of a later release is refused: it may contain things that this release does not know.
@@ -15,18 +18,21 @@ of a later release is refused: it may contain things that this release does not 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
 
 from anabranch.errors import CheckpointError
+from anabranch.io.sinks.base import SinkPlace
 from anabranch.observe.progress import PartitionMeasure
 from anabranch.shedding.windrop import DropState, Tally
 
 VERSION = 1
 """Version of the records below. It is raised when a reader of the previous version could misread one."""
 _VERSION = "version"
-PUBLISHING_IS_MARKED = "publishing_is_marked"
+_PUBLISHING_IS_MARKED = "publishing_is_marked"
 """Key in a decision: the release that made it records when an epoch goes to the sinks."""
 
 
@@ -34,15 +40,84 @@ class UnreadableRecord(ValueError):
     """A record with a missing or wrong entry."""
 
 
-def check_version(known: Mapping[str, Any], what: str) -> None:
+def check_version(known: Any, what: str) -> None:
     """Refuse a record of a later release."""
-    version = known.get(_VERSION, 0)
-    if version > VERSION:
+    version = known.get(_VERSION) if isinstance(known, Mapping) else None
+    if isinstance(version, int | float) and version > VERSION:
         raise CheckpointError(
             f"{what} has version {version}, but this release reads up to version {VERSION}: the record may contain "
             "things that this release does not know",
             hint="run the query with the release that wrote it, or a later one",
         )
+
+
+class Record(ABC):
+    """A file of the ledger."""
+
+    what: ClassVar[str]
+
+    @abstractmethod
+    def to_json(self) -> dict[str, Any]: ...
+
+    @classmethod
+    @abstractmethod
+    def from_json(cls, known: Mapping[str, Any]) -> Self: ...
+
+    @classmethod
+    def read(cls, known: Any) -> Self:
+        """The record. A later version is refused; `UnreadableRecord` has the reason if it cannot be read."""
+        check_version(known, cls.what)
+        try:
+            return cls.from_json(known)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise UnreadableRecord(f"it cannot be read ({type(error).__name__}: {error})") from error
+
+
+@dataclass(frozen=True)
+class Publishing(Record):
+    """Results went to the sinks, completely or in part."""
+
+    what = "the mark of what is published"
+    epoch: int
+    """the last epoch of which this is true"""
+
+    def to_json(self) -> dict[str, Any]:
+        return {_VERSION: VERSION, "epoch": self.epoch}
+
+    @classmethod
+    def from_json(cls, known: Mapping[str, Any]) -> Publishing:
+        return cls(int(known["epoch"]))
+
+
+@dataclass(frozen=True)
+class Void(Record):
+    """A decision does not count any more."""
+
+    what = "a void decision in the ledger"
+    reason: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {_VERSION: VERSION, "reason": self.reason}
+
+    @classmethod
+    def from_json(cls, known: Mapping[str, Any]) -> Void:
+        return cls(known["reason"])
+
+
+@dataclass(frozen=True)
+class Repair(Record):
+    """What was changed after an epoch."""
+
+    what = "a repair in the ledger"
+    watermark: int
+    """the time that the watermark was set back to"""
+
+    def to_json(self) -> dict[str, Any]:
+        return {_VERSION: VERSION, "watermark": self.watermark}
+
+    @classmethod
+    def from_json(cls, known: Mapping[str, Any]) -> Repair:
+        return cls(int(known["watermark"]))
 
 
 @dataclass(frozen=True)
@@ -149,9 +224,10 @@ class DropPlan:
 
 
 @dataclass(frozen=True)
-class EpochDecision:
+class EpochDecision(Record):
     """Everything that was decided for an epoch and can change a result."""
 
+    what = "a decision in the ledger"
     operators: Mapping[str, OperatorDecision] = field(default_factory=dict)
     token: str = ""
     """unique: live state with this token was saved by an epoch that followed this decision"""
@@ -159,7 +235,7 @@ class EpochDecision:
     """sources that do not hold the watermark back"""
     limits: TimeLimits | None = None
     """None in records of old releases, which had no limits"""
-    sinks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    sinks: Mapping[str, SinkPlace] = field(default_factory=dict)
     """the sinks that may have results of the epoch, and where they are"""
     allowances: Mapping[str, float | None] = field(default_factory=dict)
     """seconds that a worker of each operator has"""
@@ -175,34 +251,41 @@ class EpochDecision:
             "token": self.token,
             "idle": list(self.idle),
             **({} if self.limits is None else {"limits": self.limits.to_json()}),
-            "sinks": {name: dict(place) for name, place in self.sinks.items()},
+            "sinks": {name: place.to_json() for name, place in self.sinks.items()},
             "allowances": dict(self.allowances),
-            **({PUBLISHING_IS_MARKED: True} if self.marks_publishing else {}),
+            **({_PUBLISHING_IS_MARKED: True} if self.marks_publishing else {}),
             **({} if self.drops is None else {"shedding": self.drops.to_json()}),
         }
 
     @classmethod
-    def read(cls, known: Mapping[str, Any]) -> EpochDecision:
-        """The decision. Raises `UnreadableRecord` with the reason if it cannot be read."""
-        try:
-            return cls.from_json(known)
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise UnreadableRecord(f"it cannot be read ({type(error).__name__}: {error})") from error
-
-    @classmethod
     def from_json(cls, known: Mapping[str, Any]) -> EpochDecision:
-        check_version(known, "a decision in the ledger")
         limits, drops = known.get("limits"), known.get("shedding")
         return cls(
             {name: OperatorDecision.from_json(each) for name, each in known.get("operators", {}).items()},
             known.get("token", ""),
             tuple(known.get("idle", ())),
             None if limits is None else TimeLimits.from_json(limits),
-            known.get("sinks", {}),
+            {name: SinkPlace.from_json(place) for name, place in known.get("sinks", {}).items()},
             known.get("allowances", {}),
             None if drops is None else DropPlan.from_json(drops),
-            bool(known.get(PUBLISHING_IS_MARKED)),
+            bool(known.get(_PUBLISHING_IS_MARKED)),
         )
+
+    @classmethod
+    def partly(cls, known: Any) -> EpochDecision:
+        """What a repair needs of a decision that cannot be read: where its results may be."""
+        known = known if isinstance(known, Mapping) else {}
+        places: dict[str, SinkPlace] = {}
+        with suppress(AttributeError):
+            places = {name: SinkPlace.from_json(place) for name, place in known.get("sinks", {}).items()}
+        return cls(sinks=places, marks_publishing=bool(known.get(_PUBLISHING_IS_MARKED)))
+
+
+_PARTITION = (
+    "window", "policy", "workers", "tuples", "keys", "tuple_imbalance", "cardinality_imbalance", "hybrid_imbalance",
+    "aggregation_cost", "least_cost", "most_cost",
+)  # fmt: skip
+"""What the ledger keeps of a `PartitionMeasure`, which may get other fields."""
 
 
 @dataclass(frozen=True)
@@ -215,12 +298,15 @@ class KeyCounts:
     """(hash, tuples) of the keys with the most tuples"""
 
     def to_json(self) -> dict[str, Any]:
-        partitions = [asdict(each) for each in self.partitions]
+        partitions = [{name: getattr(each, name) for name in _PARTITION} for each in self.partitions]
         return {"epoch": self.epoch, "partitions": partitions, "heaviest": [list(each) for each in self.heaviest]}
 
     @classmethod
     def from_json(cls, known: Mapping[str, Any]) -> KeyCounts:
-        partitions = tuple(PartitionMeasure(**each) for each in known["partitions"])
+        partitions = tuple(
+            PartitionMeasure(**{name: each[name] for name in _PARTITION if name in each})
+            for each in known["partitions"]
+        )
         return cls(known["epoch"], partitions, tuple((key, tuples) for key, tuples in known["heaviest"]))
 
 
@@ -281,9 +367,10 @@ class OperatorOutcome:
 
 
 @dataclass(frozen=True)
-class EpochOutcome:
+class EpochOutcome(Record):
     """The outcome of an epoch that was published."""
 
+    what = "an outcome in the ledger"
     latest: tuple[int | None, ...] = ()
     """the latest time of each source so far"""
     operators: Mapping[str, OperatorOutcome] = field(default_factory=dict)
@@ -303,7 +390,6 @@ class EpochOutcome:
 
     @classmethod
     def from_json(cls, known: Mapping[str, Any]) -> EpochOutcome:
-        check_version(known, "an outcome in the ledger")
         return cls(
             tuple(known.get("latest", ())),
             {name: OperatorOutcome.from_json(each) for name, each in known.get("operators", {}).items()},

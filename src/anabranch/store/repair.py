@@ -17,7 +17,6 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from pyarrow import fs
 
@@ -27,7 +26,7 @@ from anabranch.io.sinks import FileSink
 from anabranch.store.checkpoint_lock import CheckpointLock
 from anabranch.store.epoch_store import EpochStore
 from anabranch.store.ledger import Ledger, identity_of
-from anabranch.store.records import PUBLISHING_IS_MARKED
+from anabranch.store.records import EpochDecision
 from anabranch.store.voiding import void_decision
 from anabranch.text import moment
 
@@ -122,6 +121,9 @@ class CheckpointRepair:
                 done = epoch
                 break
         planned = tuple(epoch for epoch in self.ledger.epochs("plan") if done is None or epoch > done)
+        for epoch in planned:
+            with contextlib.suppress(StateError):  # a torn decision
+                self.ledger.decision_json(epoch)  # refused if it is of a later release
         outcome = None if done is None else self.ledger.outcome(done)
         marks = {} if outcome is None else {name: each.watermark for name, each in outcome.operators.items()}
         return Condition(
@@ -297,25 +299,24 @@ class CheckpointRepair:
     def _unpublished(self, done: int, again: int) -> bool:
         """Whether the ledger says that no sink got anything after epoch `again`."""
         published = self.ledger.publishing()
-        return (
-            bool(self._decided(done, again).get(PUBLISHING_IS_MARKED)) and published is not None and published <= again
-        )
+        return self._decided(done, again).marks_publishing and published is not None and published <= again
 
-    def _decided(self, done: int, again: int) -> dict[str, Any]:
-        """The decision for the last epoch that stays, as JSON: it may be one that this release cannot carry out."""
-        return self.ledger.decision_json(again) or self.ledger.decision_json(done) or {}
+    def _decided(self, done: int, again: int) -> EpochDecision:
+        """The decision for the last epoch that stays."""
+        known = self.ledger.decision_to_repair(again) or self.ledger.decision_to_repair(done)
+        return known or EpochDecision(marks_publishing=False)
 
     def _check_sinks(self, done: int, again: int, last: int) -> None:
         """Refuse if sinks have epochs after `again`: they would ignore the other rows these numbers will have."""
-        places: dict[str, dict[str, Any]] = self._decided(done, again).get("sinks", {})
+        places = self._decided(done, again).sinks
         published: list[str] = []
         unknown = [] if places else ["the sinks of this query"]
         for output, place in places.items():
-            if place["sink"] == "FileSink":
-                sink = FileSink(place["path"], flat=place["flat"])
-                published += [f"{place['path']}: epoch {epoch}" for epoch in sink.epochs() if epoch > again]
-            elif place["sink"] not in _KEEPS_NOTHING:
-                unknown.append(f"{place['sink']} of {output}")
+            if place.sink == "FileSink" and place.path is not None:
+                sink = FileSink(place.path, flat=place.flat)
+                published += [f"{place.path}: epoch {epoch}" for epoch in sink.epochs() if epoch > again]
+            elif place.sink not in _KEEPS_NOTHING:
+                unknown.append(f"{place.sink} of {output}")
         if published:
             raise CheckpointError(
                 f"the results of epochs {again + 1} to {last} are published, and these numbers will have other rows: "

@@ -26,7 +26,6 @@ from anabranch.io.folder import Folder
 from anabranch.store.checkpoint import Checkpoint
 from anabranch.store.epoch_store import EpochStore
 from anabranch.store.ledger import identity_of
-from anabranch.store.records import PUBLISHING_IS_MARKED
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ def void_decision(
     ledger = query.ledger()
     last = ledger.last_outcome()
     epoch = 0 if last is None else last[0] + 1
-    decision = ledger.decision_json(epoch)
+    decision = ledger.decision_to_repair(epoch)
     if decision is None:
         raise CheckpointError(
             f"nothing is decided in {checkpoint} for an epoch that is not published: the next one is {epoch}",
@@ -69,19 +68,20 @@ def void_decision(
             "again, the epoch would have other results under the same number, and the sinks would keep the old ones",
             hint="start the query unchanged, with the same release: it completes the epoch as it was decided",
         )
-    if not decision.get(PUBLISHING_IS_MARKED) and not checked_sinks:
+    if not decision.marks_publishing and not checked_sinks:
         raise CheckpointError(
             f"the ledger of {checkpoint} does not say whether epoch {epoch} is at the sinks: the release that decided "
             "it did not record that",
             hint=f"look at every sink (a FileSink has a folder epoch={epoch}). If none has the epoch, run this again "
             "with --sinks-cleared",
         )
+    voided = Voided(epoch, ledger.decision_json(epoch))
     if dry_run:
-        return Voided(epoch, decision)
+        return voided
     # First what the attempts left. Should this end in between, the plan still counts, and the epoch writes it again.
     for node in query.state.folders():
         EpochStore(query.state, query.query, node).forget_epoch(epoch)
     for side in query.side.folders():
         query.side.sub(side, f"epoch={epoch}").remove()
     ledger.void_decision(epoch, reason)
-    return Voided(epoch, decision)
+    return voided

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,17 +14,24 @@ from pyspark.sql import DataFrame
 
 from anabranch.api.processing import Processed
 from anabranch.api.startable import Startable
+from anabranch.calls import made_as
+from anabranch.control.base import Controller
 from anabranch.errors import InvalidArgumentError
+from anabranch.io.sinks.base import Sink
 from anabranch.io.sinks.memory import MemorySink
+from anabranch.observe.listeners import Listener
 from anabranch.observe.progress import EpochProgress
 from anabranch.query.deliveries import Delivery
 from anabranch.query.nodes import ONLY
-from anabranch.runtime.start import start
+from anabranch.query.settings import QoS
+from anabranch.runtime.ahead import AUTO
+from anabranch.runtime.start import SNAPSHOT_EVERY, start
 from anabranch.spark.arrow import common_schema
 from anabranch.testing.results import Results
+from anabranch.windows import Duration
 
 _START = datetime(1970, 1, 1, tzinfo=UTC)
-_OURS = ("checkpoint", "trigger", "live", "store")
+_DEFAULTS = {name: parameter.default for name, parameter in inspect.signature(start).parameters.items()}
 
 
 @dataclass(frozen=True)
@@ -45,6 +53,7 @@ class Epoch:
         return self.results.rows(output)
 
 
+@made_as('EpochRun(query, "run/")')
 class EpochRun:
     """Runs a query over the epochs that wait at its sources, as often as asked, on one checkpoint.
 
@@ -60,18 +69,38 @@ class EpochRun:
             DataFrame (`to_df()`) runs as Spark runs it, in append mode. Deliveries (`query.to(sink)`) have sinks of
             their own, where the test finds the rows.
         folder: for the checkpoint and the live state.
-        settings: of `anabranch.start`: qos, workers, listeners, ...
+
+    The other arguments are those of `anabranch.start`, which describes them. A DataFrame takes none of them.
     """
 
     def __init__(
         self,
         query: Startable | DataFrame | Mapping[str, Startable] | Sequence[Delivery],
         folder: str | Path,
-        **settings: Any,
+        *,
+        qos: QoS | None = None,
+        workers: int | None = None,
+        snapshot_every: int = SNAPSHOT_EVERY,
+        idle: Duration | None = None,
+        listeners: Sequence[Listener] = (),
+        controllers: Sequence[Controller] = (),
+        name: str | None = None,
+        memory_limit: int | str | None = None,
+        report: Sink | None = None,
+        max_ahead: Duration | None = AUTO,
     ) -> None:
-        taken = [name for name in _OURS if name in settings]
-        if taken:
-            raise InvalidArgumentError(f"{taken[0]} is set by EpochRun itself", hint="give the folder only")
+        settings: dict[str, Any] = {
+            "qos": qos,
+            "workers": workers,
+            "snapshot_every": snapshot_every,
+            "idle": idle,
+            "listeners": listeners,
+            "controllers": controllers,
+            "name": name,
+            "memory_limit": memory_limit,
+            "report": report,
+            "max_ahead": max_ahead,
+        }
         self.folder = Path(folder)
         self.epochs: list[Epoch] = []
         """The epochs so far, oldest first."""
@@ -118,7 +147,7 @@ class _StartedQuery(_Query):
     ) -> None:
         self._folder = folder
         self._settings = dict(settings)
-        self._listeners = list(self._settings.pop("listeners", ()))
+        self._listeners = list(self._settings.pop("listeners"))
         self._sinks: dict[str, MemorySink] = {}
         self._deliveries = self._delivered(query)
         self.outputs = tuple(self._sinks)
@@ -189,9 +218,10 @@ class _SparkQuery(_Query):
     outputs = (ONLY,)
 
     def __init__(self, frame: DataFrame, folder: Path, settings: Mapping[str, Any]) -> None:
-        if settings:
+        given = [name for name, value in settings.items() if value != _DEFAULTS[name]]
+        if given:
             raise InvalidArgumentError(
-                f"{next(iter(settings))} is a setting of start(), which does not run a DataFrame",
+                f"{given[0]} is a setting of start(), which does not run a DataFrame",
                 hint="leave it out, or give the query itself instead of to_df()",
             )
         self._frame = frame

@@ -72,7 +72,7 @@ def test_the_report_is_the_model(rows: DataFrame) -> None:
         workers = Partitioner(what, 4).assign(hashes, windows)
         for window in (-1, 0, 1):
             mine = windows == window
-            expected = loads_of(workers[mine], hashes[mine], 4).metrics().as_json()
+            expected = loads_of(workers[mine], hashes[mine], 4).metrics().to_json()
             got = found[what.label, window]
             assert {name: got[name] for name in expected} == pytest.approx(expected)
     assert all(row["least_cost"] <= row["aggregation_cost"] <= row["most_cost"] for row in found.values())

@@ -50,7 +50,7 @@ def answer(
 def test_all_answers_of_a_trace(spark: SparkSession, trace: Trace, tmp_path: Path, mode: Mode) -> None:
     answers = answer(trace, tmp_path / "output", mode)
     report = validate(trace.input_files, trace.history_file, trace.segment_history_file, tmp_path / "output", mode)
-    assert not report.differences, report.as_json()
+    assert not report.differences, report.to_json()
     assert min(answers["toll"], answers["balance"], answers["expenditure"], answers["traveltime"]) > 0
     for kind in ANSWERS:
         read = spark.read.parquet(str(tmp_path / "output" / kind))
@@ -71,7 +71,7 @@ def test_blocks_and_many_epochs_give_the_same(spark: SparkSession, trace: Trace,
     report = validate(
         trace.input_files, trace.history_file, trace.segment_history_file, tmp_path / "output", Mode.PAPER
     )
-    assert not report.differences, report.as_json()
+    assert not report.differences, report.to_json()
 
 
 @pytest.mark.slow

@@ -101,7 +101,7 @@ def test_a_trial_without_settled_epochs_is_no_number_and_still_json() -> None:
     trial = Trial.of(Run(load(), 1_000.0, epochs(1)), "a", "2 x", capacity=500.0, bound=10.0)
     assert math.isnan(trial.share)
     assert not trial.held
-    told = json.loads(json.dumps(trial.as_json(), allow_nan=False))
+    told = json.loads(json.dumps(trial.to_json(), allow_nan=False))
     assert told["delivered"] is None
 
 

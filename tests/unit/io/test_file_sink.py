@@ -11,6 +11,7 @@ import anabranch as ab
 from anabranch.errors import CheckpointError, StateError
 from anabranch.io.folder import Folder
 from anabranch.io.sinks import Published
+from anabranch.io.sinks.base import SinkPlace
 
 
 def published(query: str, tmp_path: Path) -> Published:
@@ -36,3 +37,11 @@ def test_a_damaged_owner_of_results_is_named_as_such(tmp_path: Path) -> None:
     with pytest.raises(StateError, match=r"_owner is torn") as raised:
         ab.FileSink(results).publish(published("one", tmp_path))
     assert "give the results a folder of their own" in raised.value.hint
+
+
+def test_a_sink_says_where_it_is(tmp_path: Path) -> None:
+    assert ab.MemorySink().place.to_json() == {"sink": "MemorySink"}
+    for flat in (False, True):
+        place = ab.FileSink(tmp_path, flat=flat).place
+        assert place.to_json() == {"sink": "FileSink", "path": str(tmp_path), "flat": flat}
+        assert SinkPlace.from_json(place.to_json()) == place

@@ -154,7 +154,7 @@ def assert_right(
         report = validate(
             folder / "input.parquet", folder / "history.parquet", folder / "segments.parquet", folder / "output", mode
         )
-    assert not report.differences, report.as_json()
+    assert not report.differences, report.to_json()
     return found
 
 

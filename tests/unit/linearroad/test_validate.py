@@ -293,7 +293,7 @@ def test_a_report_can_be_read(base: Base, tmp_path: Path) -> None:
     output = base.answers()
     _spoil(output["toll"])
     report = base.validated(output, tmp_path)
-    values = json.loads(json.dumps(report.as_json()))
+    values = json.loads(json.dumps(report.to_json()))
     assert (values["mode"], values["differences"]) == (base.expected.mode.value, 3)
     assert values["by_kind"]["toll"]["wrong"] == values["by_kind"]["toll"]["differences"] == 3
     console = Console(width=200, record=True)

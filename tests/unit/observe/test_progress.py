@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.observe.progress import EpochProgress, OperatorProgress, SplitterMeasure, WorkerMeasure
+from anabranch.errors import InvalidArgumentError
+from anabranch.observe.progress import (
+    PROGRESS_VERSION,
+    EpochProgress,
+    OperatorProgress,
+    SplitterMeasure,
+    WorkerMeasure,
+)
 
 count, seconds, text = st.integers(0, 2**53), st.floats(0, 1e9), st.text(max_size=8)
 workers = st.builds(WorkerMeasure, count, count, seconds, count, count, count, count, seconds, seconds, seconds)
@@ -51,6 +59,27 @@ def test_unknown_keys_are_skipped() -> None:
     record["of_a_later_release"] = record["operators"][0]["too"] = 1
     assert EpochProgress.from_json(record) == epoch
     assert record["late"] == 2
+
+
+def test_a_line_of_an_older_release_gets_the_defaults() -> None:
+    line = {"query": "q", "run": "r", "epoch": 1, "started": 0.0, "seconds": 1.0, "operators": [{"name": "a"}]}
+    assert EpochProgress.from_json(line) == EpochProgress("q", "r", 1, 0.0, 1.0, operators=(OperatorProgress("a"),))
+
+
+@pytest.mark.parametrize("line", [None, [], 5, {}, {"epoch": 1}, {"operators": 5}, {"operators": [{"rows": 1}]}])
+def test_what_is_no_progress_is_refused(line: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="this is not the progress of an epoch: "):
+        EpochProgress.from_json(line)
+
+
+def test_progress_of_a_later_version_is_refused_with_both_numbers() -> None:
+    line = EpochProgress("q", "r", 1, 0.0, 1.0).as_json()
+    assert line["version"] == PROGRESS_VERSION
+    line["version"] += 1
+    with pytest.raises(
+        InvalidArgumentError, match=f"version {PROGRESS_VERSION + 1}, .* up to version {PROGRESS_VERSION}"
+    ):
+        EpochProgress.from_json(line)
 
 
 def test_decisions_become_plain() -> None:

@@ -8,19 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anabranch.errors import WorkerPythonError
 from anabranch.io.parquet import Written
 from anabranch.keys.census import KeyCensus
 from anabranch.observe.progress import WorkerMeasure
-from anabranch.runtime.reports import (
-    VERSION,
-    JobReports,
-    SideReport,
-    WorkerReport,
-    WriterReport,
-    from_text,
-    to_text,
-)
-from anabranch.split.report import SplitterReport
+from anabranch.runtime.reports import JobReports, SideReport, WorkerReport, WriterReport, from_text, to_text
+from anabranch.split.report import REPORT_VERSION, SplitterCounters, SplitterReport
 
 COUNTS = st.integers(0, 2**62)
 GROUPS = st.frozensets(st.integers(0, 99), max_size=4)
@@ -33,10 +26,10 @@ CENSUS = st.builds(
     st.lists(st.tuples(st.integers(-(2**63), 2**63 - 1), COUNTS), max_size=3).map(tuple),
     st.none() | st.integers(),
 )
+COUNTERS = st.builds(SplitterCounters, *[COUNTS] * 6, SECONDS, SECONDS, SECONDS)
 SPLITTERS = st.builds(
-    SplitterReport, COUNTS, COUNTS, COUNTS, COUNTS, COUNTS, st.none() | st.integers(), st.none() | CENSUS, COUNTS,
-    read_seconds=SECONDS,
-)  # fmt: skip
+    SplitterReport, *[COUNTS] * 5, st.none() | st.integers(), st.none() | COUNTERS, st.none() | CENSUS
+)
 MEASURES = st.builds(
     WorkerMeasure,
     COUNTS,
@@ -92,7 +85,23 @@ def test_of_a_task_that_ran_twice_the_last_report_counts() -> None:
     assert found.reasons == {"late": 3, "null time": 1}
 
 
-def test_a_report_of_another_version_is_not_guessed_at() -> None:
-    other = json.dumps({**json.loads(to_text(SideReport({}))), "version": VERSION + 1})
-    with pytest.raises(ValueError, match=f"version {VERSION + 1}, .* {VERSION}"):
-        from_text(other)
+@pytest.mark.parametrize("version", [None, REPORT_VERSION - 1, REPORT_VERSION + 1])
+def test_a_report_of_another_version_is_not_guessed_at(version: int | None) -> None:
+    for sent, read in (
+        (to_text(SideReport({})), from_text),
+        (SplitterReport(0, 0).packed().decode(), lambda text: SplitterReport.unpacked(text.encode())),
+    ):
+        other = json.loads(sent)
+        del other["version"]
+        if version is not None:
+            other["version"] = version
+        with pytest.raises(
+            WorkerPythonError, match=f"version {version or 0}, but its reader expects version {REPORT_VERSION}"
+        ) as refused:
+            read(json.dumps(other))
+        assert "same release" in refused.value.hint
+
+
+def test_a_splitters_report_to_the_other_workers_is_short() -> None:
+    sent = json.loads(SplitterReport(1, 0, rows=3).packed())
+    assert sent == {"version": REPORT_VERSION, "splitter": 1, "edge": 0, "rows": 3, "late": 0, "bad": 0}

@@ -18,7 +18,7 @@ from pyarrow import fs
 from anabranch.errors import CheckpointError
 from anabranch.io.folder import Folder
 from anabranch.store import checkpoint_lock
-from anabranch.store.checkpoint_lock import LOCK, CheckpointLock
+from anabranch.store.checkpoint_lock import LOCK, LOCK_VERSION, CheckpointLock, Holder
 from anabranch.store.ledger import open_checkpoint
 
 HOLDER = """
@@ -125,6 +125,64 @@ def test_whoever_removes_or_replaces_the_lock_is_noticed(
         with pytest.raises(CheckpointError, match="another driver may have taken it over"):
             lock.check()
         lock.release()
+
+
+GARBAGE = [b"", b"{", b"null", b"5", b'"text"', b"[]", b"{}", b'{"holder": 5, "pid": "x"}', b'{"holder": {"pid": "1"}}']
+
+
+@pytest.mark.parametrize("content", GARBAGE)
+def test_garbage_in_a_lock_file_names_nobody_and_blocks_nobody(tmp_path: Path, content: bytes) -> None:
+    folder = Folder.at(tmp_path)
+    (tmp_path / LOCK).write_bytes(content)
+    lock = take(folder)
+    (tmp_path / LOCK).write_bytes(content)
+    checkpoint_lock._taken.clear()  # as for another process
+    with pytest.raises(CheckpointError, match="is in use by another query"):
+        take(folder)
+    checkpoint_lock._taken[str(tmp_path)] = lock
+    lock.release()
+
+
+@pytest.mark.parametrize("content", GARBAGE)
+def test_garbage_counts_as_a_holder_without_a_sign_of_life_where_there_are_no_locks(
+    remote: Folder, content: bytes
+) -> None:
+    remote.create()
+    remote.write(LOCK, "lock", content)
+    lock = take(remote)
+    lock.check()
+    lock.release()
+
+
+@pytest.mark.parametrize("version", [None, LOCK_VERSION, LOCK_VERSION + 1])
+def test_only_a_holder_of_a_later_release_is_not_named(version: int | None) -> None:
+    holder = Holder.me("q")
+    written = json.loads(json.dumps(holder.to_json()))
+    assert written["version"] == LOCK_VERSION
+    del written["version"]
+    known = written if version is None else {**written, "version": version}
+    assert Holder.from_json(known) == (None if version == LOCK_VERSION + 1 else holder)
+
+
+def test_a_living_holder_of_a_later_release_keeps_its_lock(remote: Folder) -> None:
+    remote.create()
+    remote.write(LOCK, "lock", b'{"holder": {"version": 99}, "beats": 1}')
+    ended = threading.Event()
+
+    def beat() -> None:
+        beats = 1
+        while not ended.wait(0.02):
+            beats += 1
+            remote.write(LOCK, "lock", f'{{"holder": {{"version": 99}}, "beats": {beats}}}'.encode())
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    try:
+        with pytest.raises(CheckpointError, match="is in use by another query"):
+            take(remote)
+    finally:
+        ended.set()
+        thread.join()
 
 
 def test_the_lock_counts_as_nothing_in_a_new_checkpoint(folder: Folder) -> None:

@@ -129,6 +129,46 @@ def test_a_record_of_a_later_release_is_refused_with_both_versions(folder: Folde
             read(0)
 
 
+def test_entries_of_releases_before_they_had_versions_are_read(folder: Folder) -> None:
+    ledger = Ledger(folder, "q")
+    folder.write("publishing", "publishing", b'{"epoch": 4}', query="q")
+    folder.write("000000000004.repair", "repair", b'{"watermark": 17}', query="q")
+    assert ledger.publishing() == 4
+    assert ledger.set_back() == {4: 17}
+    ledger.write_publishing(5)
+    ledger.write_set_back(5, 18)
+    assert ledger.publishing() == 5
+    assert ledger.set_back() == {4: 17, 5: 18}
+
+
+def test_entries_of_a_later_release_are_refused_with_both_versions(folder: Folder) -> None:
+    ledger = Ledger(folder, "q")
+    later = json.dumps({"version": VERSION + 1, "epoch": 0, "watermark": 0}).encode()
+    folder.write("publishing", "publishing", later, query="q")
+    folder.write("000000000000.repair", "repair", later, query="q")
+    folder.write("000000000000.plan", "plan", later, query="q")
+    for read in (ledger.publishing, ledger.set_back, lambda: ledger.decision_to_repair(0)):
+        with pytest.raises(
+            CheckpointError, match=f"version {VERSION + 1}, but this release reads up to version {VERSION}"
+        ):
+            read()
+
+
+@pytest.mark.parametrize("content", [b"{}", b'{"operators": {"a": {}}}', b"[]", b"5", b"null", b"not JSON"])
+def test_an_entry_that_cannot_be_read_is_named(folder: Folder, content: bytes) -> None:
+    ledger = Ledger(folder, "q")
+    for name, kind in (("publishing", "publishing"), ("000000000000.repair", "repair")):
+        folder.write(name, kind, content, query="q")
+    if content != b"{}":  # an outcome that says nothing, which old releases wrote
+        folder.write("000000000000.done", "done", content, query="q")
+        with pytest.raises(StateError, match=r"000000000000\.done is not a valid entry of the ledger: ") as refused:
+            ledger.last_outcome()
+        assert "anabranch repair" in refused.value.hint
+    for read in (ledger.publishing, ledger.set_back):
+        with pytest.raises(StateError, match="is not a valid entry of the ledger: "):
+            read()
+
+
 def test_a_decision_that_cannot_be_read_can_still_be_voided(folder: Folder) -> None:
     ledger = Ledger(folder, "q")
     folder.write("000000000000.plan", "plan", json.dumps({"operators": 5}).encode(), query="q")

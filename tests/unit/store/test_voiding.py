@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ from anabranch.io.folder import Folder
 from anabranch.operators.state import MemoryState
 from anabranch.store.epoch_store import EpochStore
 from anabranch.store.ledger import Ledger, open_checkpoint
-from anabranch.store.records import EpochDecision, EpochOutcome
+from anabranch.store.records import VERSION, EpochDecision, EpochOutcome
 from anabranch.store.voiding import void_decision
 
 DECISION = EpochDecision(allowances={"batch": 7})
@@ -33,6 +34,12 @@ def ledger_of(folder: Folder, done: int = 2, decision: EpochDecision | None = DE
     if decision is not None:
         ledger.write_decision(done, decision)
     return ledger
+
+
+def written_by_a_later_release(folder: Folder, epoch: int) -> None:
+    query = open_checkpoint(folder, "q", ["a query"])
+    content = json.dumps({"version": VERSION + 1, "publishing_is_marked": True}).encode()
+    folder.sub("ledger").write(f"{epoch:012d}.plan", "plan", content, query=query)
 
 
 @pytest.mark.parametrize("done", [0, 2])
@@ -68,6 +75,22 @@ def test_without_a_decision_there_is_nothing_to_void(folder: Folder) -> None:
     ledger_of(folder, decision=None)
     with pytest.raises(CheckpointError, match=r"nothing is decided in .* the next one is 2"):
         void_decision(folder)
+
+
+def test_a_decision_of_a_later_release_is_not_voided(folder: Folder) -> None:
+    ledger_of(folder, done=0, decision=None)
+    written_by_a_later_release(folder, 0)
+    with pytest.raises(CheckpointError, match=f"version {VERSION + 1}, .* up to version {VERSION}"):
+        void_decision(folder, checked_sinks=True)
+    assert folder.sub("ledger").files() == ["000000000000.plan"]
+
+
+def test_a_decision_that_cannot_be_read_is_voided_and_shown(folder: Folder) -> None:
+    ledger_of(folder, decision=None)
+    query = open_checkpoint(folder, "q", ["a query"])
+    content = {"operators": 5, "publishing_is_marked": True}
+    folder.sub("ledger").write("000000000002.plan", "plan", json.dumps(content).encode(), query=query)
+    assert void_decision(folder).decision == content
 
 
 def test_a_folder_that_is_not_a_checkpoint_is_refused(folder: Folder) -> None:

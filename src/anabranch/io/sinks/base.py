@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -39,6 +40,24 @@ class Published:
         return read_files(self.session, self.folder, self.files, self.schema)
 
 
+@dataclass(frozen=True)
+class SinkPlace:
+    """Where a sink is, in the ledger: `anabranch repair` must know who may have results."""
+
+    sink: str
+    """the name of its class"""
+    path: str | None = None
+    """the folder, of a `FileSink`"""
+    flat: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return {"sink": self.sink, **({} if self.path is None else {"path": self.path, "flat": self.flat})}
+
+    @classmethod
+    def from_json(cls, known: Mapping[str, Any]) -> SinkPlace:
+        return cls(known.get("sink", "an unknown sink"), known.get("path"), known.get("flat", False))
+
+
 class Sink(ABC):
     """Where results go."""
 
@@ -55,9 +74,9 @@ class Sink(ABC):
         """Make an epoch visible. Called again for the same epoch after a crash."""
 
     @property
-    def place(self) -> dict[str, Any]:
-        """Identifies the sink in the ledger, as plain JSON: `anabranch repair` must know who may have results."""
-        return {"sink": type(self).__name__}
+    def place(self) -> SinkPlace:
+        """Where it is, for the ledger."""
+        return SinkPlace(type(self).__name__)
 
     def open(self, session: SparkSession) -> None:  # noqa: B027  # optional
         """Called once, before the first epoch: check that the sink is writable."""

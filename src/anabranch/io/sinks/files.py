@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql import SparkSession
 
 from anabranch.calls import made_as
 from anabranch.errors import CheckpointError, InvalidArgumentError, StateError, cannot_write
 from anabranch.io.folder import Folder
-from anabranch.io.sinks.base import Published, Sink
+from anabranch.io.sinks.base import Published, Sink, SinkPlace
 
 _OWNER = "_owner"
 """Says which checkpoint the epochs of a folder belong to; readers ignore it."""
@@ -39,8 +38,8 @@ class FileSink(Sink):
             )
 
     @property
-    def place(self) -> dict[str, Any]:
-        return {**super().place, "path": self._path, "flat": self.flat}
+    def place(self) -> SinkPlace:
+        return SinkPlace(type(self).__name__, self._path, self.flat)
 
     def epochs(self) -> list[int]:
         """The epochs whose results are published."""

@@ -107,7 +107,7 @@ class Report:
             for each in kind.examples
         ]
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """The figures and examples as plain values."""
         kinds = {name: asdict(kind) | {"differences": kind.differences} for name, kind in self.by_kind.items()}
         return {"mode": self.mode.value, "differences": self.differences, "timed": self.timed, "by_kind": kinds}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -28,7 +28,7 @@ from anabranch.runtime.reports import JobReports, run_job
 from anabranch.runtime.settings import Settings
 from anabranch.runtime.stages import Decided, union
 from anabranch.runtime.worker import EpochTask
-from anabranch.split.report import SplitterReport
+from anabranch.split.report import SplitterCounters, SplitterReport
 from anabranch.windows.ids import Stretch
 
 if TYPE_CHECKING:
@@ -192,4 +192,4 @@ class StatefulExecution(Execution):
 
 
 def _measure_of(report: SplitterReport) -> SplitterMeasure:
-    return SplitterMeasure(**{each.name: getattr(report, each.name) for each in fields(SplitterMeasure)})
+    return SplitterMeasure(report.splitter, report.rows, **vars(report.counters or SplitterCounters()))
