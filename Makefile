@@ -1,4 +1,4 @@
-# Anabranch: `make help` says what there is. Needs make and Python 3.11 or newer; `make setup` brings the rest, Java included.
+# Anabranch: `make help` lists the targets. Needs make and Python 3.11 or newer; `make setup` brings the rest, Java included.
 
 SHELL := /bin/sh
 VENV  := .venv
@@ -65,7 +65,7 @@ demo-windows: setup ## Three sliding windows over traffic, raced against Spark's
 rate: setup ## How many expressways of Linear Road does this machine hold? (half an hour, some ten GB)
 	@$(BIN)/anabranch linearroad rate
 
-test: setup ## Run the tests, but for the slow ones (about eight minutes on two cores)
+test: setup ## Run all tests except the slow ones (about eight minutes on two cores)
 	@$(BIN)/python -m pytest -m "not slow" -n $(PROCESSES) --dist loadfile
 
 test-slow: setup ## Run the slow tests: those that start processes of their own, or take long

@@ -227,7 +227,7 @@ def test_a_checkpoint_that_is_gone_while_results_are_there(query: Query, resumes
 def test_results_that_vanish_while_the_query_runs(query: Query, resumes: Callable[..., None]) -> None:
     output, away = query.folder / JOB / "output", query.folder / "away"
     vanish = _Once(lambda: output.rename(away))
-    assert "vanished while the query ran" in query.fails(StateError, listeners=[vanish])
+    assert "disappeared while the query ran" in query.fails(StateError, listeners=[vanish])
     shutil.rmtree(output)
     away.rename(output)
     resumes()

@@ -58,9 +58,11 @@ def choose(query: Query, asked: Strategy | None, max_delay: int | None, statisti
 def measure(query: Query, share: float) -> Statistics:
     """Count rows per (key, pane) in a share of the panes. Panes are sampled whole, so that the ratio is right."""
     if not isinstance(share, (int, float)) or not 0.0 < share <= 1.0:
-        raise InvalidArgumentError(f"a sample of {share!r}", hint="give a share above 0 and up to 1, for example 0.01")
+        raise InvalidArgumentError(
+            f"sample={share!r} is not a share of the panes", hint="give a number above 0 and up to 1, for example 0.01"
+        )
     if query.streaming:
-        raise StreamingError("a stream cannot be sampled before it runs", hint="leave sample out")
+        raise StreamingError("a stream cannot be sampled before it runs", hint="leave sample out, or use .assume(rows_per_pane=...)")
     if query.counts_rows:
         return Statistics(float(query.panes.size), "panes of a fixed number of rows")
     parts = max(1, round(1 / share))

@@ -1,4 +1,4 @@
-"""Why a plan was chosen, as text."""
+"""Why a plan was chosen, as text for `explain()`."""
 
 from __future__ import annotations
 
@@ -66,15 +66,15 @@ def _partition(query: Query, placed: Placement | None) -> str:
     if placed is not None:
         return placed.describe(query)
     if query.streaming:
-        return "left to Spark: a fixed plan cannot place keys by what it sees; start() can"
-    return f"left to Spark: {not_placed(query) or 'the strategy that was asked for does not place keys'}"
+        return "left to Spark: a fixed plan cannot place keys by what it measures; start() can"
+    return f"left to Spark: {not_placed(query) or 'the requested strategy does not place keys'}"
 
 
 def _reason(choice: Choice, placed: Placement | None) -> str:
     if placed is not None:
-        return "as keys that are placed are evaluated pane by pane"
+        return "because a key policy evaluates panes"
     if choice.asked:
-        return "as asked"
+        return "as requested"
     others = [p.per_row for p in choice.prices if p.per_row is not None and p.strategy != choice.taken]
     if not others or choice.price.per_row is None:
         return "the only one that can run"

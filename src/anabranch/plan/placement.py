@@ -63,7 +63,7 @@ def not_placed(query: Query) -> str | None:
 def placement(query: Query, statistics: Statistics, strategy: Strategy | None = None) -> Placement | None:
     """How the keys of a bounded DataFrame are placed; None if Spark does it. `strategy`: what the user asked for."""
     asked = query.partition
-    partitioning, why, workers = asked.partitioning, "as asked", workers_of(query)
+    partitioning, why, workers = asked.partitioning, "as requested", workers_of(query)
     if partitioning is None:
         if not_placed(query) is not None or (strategy is not None and strategy.kind != "pane"):
             return None
@@ -73,8 +73,8 @@ def placement(query: Query, statistics: Statistics, strategy: Strategy | None = 
         check_placeable(query)
         if strategy is not None and strategy.kind != "pane":
             raise InvalidArgumentError(
-                f"the strategy {strategy.kind!r} with partition={partitioning.policy!r}: keys placed by a policy are "
-                "evaluated pane by pane",
+                f"strategy {strategy.kind!r} cannot be combined with partition={partitioning.policy!r}, which evaluates "
+                "keys pane by pane",
                 hint="leave using(...) out, or partition=...",
             )
     heavy = statistics.heavy(workers)

@@ -10,7 +10,7 @@
           └ KeyCounts        the last counts of a key policy, on which its next decision is based
 
 Every record has a version. A record without one was written before records had versions; it is read as well. A record
-of a later release is refused: it may contain things that this release does not know.
+of a later release is refused, since this release may not understand it.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def check_version(known: Mapping[str, Any], what: str) -> None:
     version = known.get(_VERSION, 0)
     if version > VERSION:
         raise CheckpointError(
-            f"{what} has version {version}, but this release reads up to version {VERSION}: the record may contain "
-            "things that this release does not know",
+            f"{what} has version {version}, but this release reads up to version {VERSION}: it may not understand the "
+            "record",
             hint="run the query with the release that wrote it, or a later one",
         )
 

@@ -47,7 +47,7 @@ class Condition:
     torn: tuple[str, ...]
     """later entries of the ledger that cannot be read"""
     planned: tuple[int, ...]
-    """later epochs that have a plan"""
+    """later epochs that have been decided"""
     read: int | None
     """the last epoch whose rows Spark has fixed"""
     committed: int | None
@@ -121,13 +121,13 @@ class CheckpointRepair:
             else:
                 done = epoch
                 break
-        planned = tuple(epoch for epoch in self.ledger.epochs("plan") if done is None or epoch > done)
+        decided = tuple(epoch for epoch in self.ledger.epochs("plan") if done is None or epoch > done)
         outcome = None if done is None else self.ledger.outcome(done)
         marks = {} if outcome is None else {name: each.watermark for name, each in outcome.operators.items()}
         return Condition(
             done,
             tuple(torn),
-            planned,
+            decided,
             max(self._batches("offsets"), default=None),
             max(self._batches("commits"), default=None),
             marks,
@@ -281,7 +281,7 @@ class CheckpointRepair:
                 ]
         if missing:
             raise StateError(
-                f"the state after epoch {done} cannot be rebuilt: missing is {', '.join(sorted(set(missing))[:3])}",
+                f"the state after epoch {done} cannot be rebuilt, because input is missing: {'; '.join(sorted(set(missing))[:3])}",
                 hint="restore the checkpoint folder from a backup, or start with a new one",
             )
 
@@ -306,7 +306,7 @@ class CheckpointRepair:
         return self.ledger.decision_json(again) or self.ledger.decision_json(done) or {}
 
     def _check_sinks(self, done: int, again: int, last: int) -> None:
-        """Refuse if sinks have epochs after `again`: they would ignore the other rows these numbers will have."""
+        """Refuse if sinks have epochs after `again`: they would skip the different rows of these epochs."""
         places: dict[str, dict[str, Any]] = self._decided(done, again).get("sinks", {})
         published: list[str] = []
         unknown = [] if places else ["the sinks of this query"]
@@ -318,14 +318,15 @@ class CheckpointRepair:
                 unknown.append(f"{place['sink']} of {output}")
         if published:
             raise CheckpointError(
-                f"the results of epochs {again + 1} to {last} are published, and these numbers will have other rows: "
-                f"the sink would ignore them as published already. Found: {', '.join(published[:5])}",
+                f"the results of epochs {again + 1} to {last} are published. The repair runs these epochs again with "
+                "different rows, and the sink would skip them as already published. Found: "
+                f"{', '.join(published[:5])}",
                 hint="remove these results, then run the repair again",
             )
         if unknown:
             raise CheckpointError(
-                f"{', '.join(unknown)} may have results of epochs {again + 1} to {last}, and these numbers will have "
-                "other rows",
+                f"{', '.join(unknown)} may have results of epochs {again + 1} to {last}. The repair runs these epochs again "
+                "with different rows, and a sink may skip them as already published",
                 hint="remove the results of these epochs there, then run the repair again with --sinks-cleared",
             )
 

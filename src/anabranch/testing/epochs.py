@@ -46,7 +46,7 @@ class Epoch:
 
 
 class EpochRun:
-    """Runs a query over the epochs that wait at its sources, as often as asked, on one checkpoint.
+    """Runs a query over the epochs that wait at its sources, as often as you call it, on one checkpoint.
 
         run = EpochRun(busy_cells(trips), tmp_path / "run")
         feed.add(rows)
@@ -71,7 +71,7 @@ class EpochRun:
     ) -> None:
         taken = [name for name in _OURS if name in settings]
         if taken:
-            raise InvalidArgumentError(f"{taken[0]} is set by EpochRun itself", hint="give the folder only")
+            raise InvalidArgumentError(f"{taken[0]} is set by EpochRun itself", hint="leave it out: everything is in `folder`")
         self.folder = Path(folder)
         self.epochs: list[Epoch] = []
         """The epochs so far, oldest first."""
@@ -131,8 +131,8 @@ class _StartedQuery(_Query):
             query = {ONLY: query}
         if not isinstance(query, Mapping | Sequence):
             raise InvalidArgumentError(
-                f"{query!r} has no results that a query could deliver",
-                hint="give an aggregation, a join or an operator, what has start(); or a DataFrame: to_df()",
+                f"{query!r} is not a query",
+                hint="pass an aggregation, a join or an operator (anything with start()), or the DataFrame of to_df()",
             )
         if isinstance(query, Mapping):
             self._sinks = {name: MemorySink() for name in query}

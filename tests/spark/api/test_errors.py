@@ -210,7 +210,7 @@ ARGUMENTS: dict[str, tuple[Make, str, str]] = {
     "time as a number": (lambda df: ab.stream(df, time=3), "time=3", 'time="at"'),
     "a number as column": (lambda df: windowed(df).agg(v=ab.sum(5)), "5 is not a column", "the name of a column"),
     "a number as key": (lambda df: windowed(df).by(5), "5 is not a column", "the name of a column"),
-    "the same key twice": (lambda df: windowed(df).by("cell", "cell"), "same key twice", "leave one out"),
+    "the same key twice": (lambda df: windowed(df).by("cell", "cell"), "same key twice", "name it once"),
     "a key that hides a column": (
         lambda df: windowed(df).by(F.upper("cell").alias("speed")), "the key 'speed' has the name of another", "alias"
     ),
@@ -218,7 +218,7 @@ ARGUMENTS: dict[str, tuple[Make, str, str]] = {
         lambda df: windowed(df).by(F.date_trunc("hour", "at").alias("at")), "the key 'at' has the name", "alias"
     ),
     "a key called window": (lambda df: counted(df).as_stream().window(size="1 h").by("window"), "'window'", "rename"),
-    "no aggregate": (lambda df: windowed(df).agg(), "without an aggregate", "ab.count()"),
+    "no aggregate": (lambda df: windowed(df).agg(), "agg() needs at least one aggregate", "ab.count()"),
     "window, sizes by position": (
         lambda df: stream(df).window("1 h", "10 min"), "window() does not accept this call: too many", 'size="1 h"'
     ),
@@ -253,15 +253,15 @@ ARGUMENTS: dict[str, tuple[Make, str, str]] = {
     "called window": (lambda df: windowed(df).agg(window=ab.count()), "called 'window'", "another name"),
     "called the same in another case": (lambda df: windowed(df).agg(a=ab.count(), A=ab.count()), "'A'", "another name"),
     "no such strategy": (lambda df: counted(df).using("panes"), "no strategy 'panes'", '"pane"'),
-    "a batch of none": (lambda df: counted(df).using("batch", batch=0), "a batch of 0", "at least one"),
-    "half a batch": (lambda df: counted(df).using("batch", batch=1.5), "a batch of 1.5", "at least one"),
-    "a ring of none": (lambda df: counted(df).using("pane", nodes=0), "a ring of 0", "at least one"),
-    "negative delay": (lambda df: counted(df).using("pane", max_delay="-1 s"), "max_delay is -1 s", "zero or more"),
-    "no sample": (lambda df: counted(df).sample(0.0), "a sample of 0.0", "above 0"),
-    "too large a sample": (lambda df: counted(df).sample(1.5), "a sample of 1.5", "up to 1"),
-    "a sample in words": (lambda df: counted(df).sample("all"), "a sample of 'all'", "up to 1"),
-    "no density": (lambda df: counted(df).assume(rows_per_pane=0), "rows_per_pane=0", "above zero"),
-    "negative disorder": (lambda df: counted(df).order_by_window(-1), "k = -1", "0 or more"),
+    "a batch of none": (lambda df: counted(df).using("batch", batch=0), "batch=0: a batch needs at least one window", "batch=10"),
+    "half a batch": (lambda df: counted(df).using("batch", batch=1.5), "batch=1.5: a batch needs", "batch=10"),
+    "a ring of none": (lambda df: counted(df).using("pane", nodes=0), "nodes=0: a ring needs at least one node", "nodes=4"),
+    "negative delay": (lambda df: counted(df).using("pane", max_delay="-1 s"), "max_delay=-1 s is negative", "zero or more"),
+    "no sample": (lambda df: counted(df).sample(0.0), "sample=0.0 is not a share", "above 0"),
+    "too large a sample": (lambda df: counted(df).sample(1.5), "sample=1.5 is not a share", "up to 1"),
+    "a sample in words": (lambda df: counted(df).sample("all"), "sample='all' is not a share", "up to 1"),
+    "no density": (lambda df: counted(df).assume(rows_per_pane=0), "rows_per_pane must be above zero, not 0", "rows_per_pane=50"),
+    "negative disorder": (lambda df: counted(df).order_by_window(-1), "k=-1 is not a bound on disorder", "0 or more"),
     "a rank above 1": (lambda df: ab.quantile("speed", 95), "95 is not between 0 and 1", "0.95"),
     "ranks, one bad": (lambda df: ab.quantile("speed", [0.5, -0.1]), "not between 0 and 1", "0.95"),
     "no ranks": (lambda df: ab.quantile("speed", []), "[] is not between", "0.95"),
@@ -287,7 +287,7 @@ ARGUMENTS: dict[str, tuple[Make, str, str]] = {
         lambda df: ab.stream(df.select(F.lit(1).alias("t")), time="t").union(
             ab.stream(df.select(F.lit(1).cast("bigint").alias("t")), time="t", time_unit="us")
         ),
-        "'t' is int in one and bigint in the other",
+        "'t' is int in one stream of the union and bigint in the other",
         "cast",
     ),
     "a filter of the wrong type": (lambda df: stream(df).filter("speed"), "the filter cannot", "speed"),

@@ -366,7 +366,7 @@ REFUSED: dict[str, tuple[Make, type[AnabranchError], str, str]] = {
     ),
     "no key": (lambda s: s.join(s, on=(), within=W), InvalidArgumentError, "key columns", "F.lit(0)"),
     "key twice": (
-        lambda s: s.join(s, on=("cell", "cell"), within=W), InvalidArgumentError, "same key twice", "leave one out"
+        lambda s: s.join(s, on=("cell", "cell"), within=W), InvalidArgumentError, "same key twice", "name it once"
     ),
     "unknown key": (lambda s: s.join(s, on="cel", within=W), ColumnNotFoundError, "no column 'cel'", "'cell'"),
     "the time as key": (
@@ -391,7 +391,7 @@ REFUSED: dict[str, tuple[Make, type[AnabranchError], str, str]] = {
         lambda s: s.with_columns({"speed_right": F.lit(1)}).join(s, on="cell", within=W), InvalidArgumentError,
         "'speed' of stream 1 would be called 'speed_right'", "suffix",
     ),
-    "no suffix": (lambda s: s.join(s, on="cell", within=W, suffix=""), InvalidArgumentError, "suffix=''", "_quote"),
+    "no suffix": (lambda s: s.join(s, on="cell", within=W, suffix=""), InvalidArgumentError, "not ''", "_quote"),
     "unknown column in where": (
         lambda s: s.join(s, on="cell", within=W, where="sped > 1"), ColumnNotFoundError, "where cannot be resolved",
         "speed_right",
@@ -404,7 +404,7 @@ REFUSED: dict[str, tuple[Make, type[AnabranchError], str, str]] = {
         "function as `where` of a left", "as a Column",
     ),
     "no groups": (
-        lambda s: s.join(s, on="cell", within=W, groups=0), InvalidArgumentError, "groups=0", "at least 1"
+        lambda s: s.join(s, on="cell", within=W, groups=0), InvalidArgumentError, "groups=0 is not a positive whole number", "1 or more"
     ),
     "start of a batch": (
         lambda s: s.join(s, on="cell", within=W)._emissions(), StreamingError, "bounded DataFrames", "to_df()"
@@ -416,14 +416,14 @@ REFUSED: dict[str, tuple[Make, type[AnabranchError], str, str]] = {
         lambda s: s.join(s, on="cell", within=W).as_stream(time="at"), InvalidArgumentError, "has a column 'at'",
         "as_stream(time=",
     ),
-    "no blocks": (lambda s: ab.JoinTuning(theta=0), InvalidArgumentError, "theta=0", "above zero"),
+    "no blocks": (lambda s: ab.JoinTuning(theta=0), InvalidArgumentError, "theta must be a whole number above zero", "384"),
     "no probe": (lambda s: ab.JoinTuning(probe="tree"), InvalidArgumentError, "'tree'", '"nested"'),
     "thresholds crossed": (
         lambda s: ab.JoinTuning(supplier=0.1, consumer=0.2), InvalidArgumentError, "back and forth", "consumer < supp"
     ),
-    "beta": (lambda s: ab.JoinTuning(beta=1.0), InvalidArgumentError, "beta=1.0", "between 0 and 1"),
+    "beta": (lambda s: ab.JoinTuning(beta=1.0), InvalidArgumentError, "beta must be between 0 and 1", "0.5"),
     "no tuning": (
-        lambda s: s.join(s, on="cell", within=W, tuning={"theta": 1}), InvalidArgumentError, "tuning=", "JoinTuning("
+        lambda s: s.join(s, on="cell", within=W, tuning={"theta": 1}), InvalidArgumentError, "is not a JoinTuning", "JoinTuning("
     ),
 }  # fmt: skip
 

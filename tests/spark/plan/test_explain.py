@@ -90,9 +90,9 @@ def test_auto_takes_panes_where_windows_overlap_much(
 def test_a_strategy_that_was_asked_for(trips: DataFrame) -> None:
     asked = query(trips, "1 min", "1 s")
     text = asked.using("batch", batch=7).explain()
-    assert line(text, "strategy") == "batch, B = 7, as asked"
+    assert line(text, "strategy") == "batch, B = 7, as requested"
     assert "->batch, B = 7" in prices(text) and "pane" in prices(text)
-    assert line(asked.using("window").explain(), "strategy") == "window, as asked"
+    assert line(asked.using("window").explain(), "strategy") == "window, as requested"
     assert taken(asked.using("window").using().explain()) == "pane"  # and back to auto
     assert "MapInArrow" not in plan(text)
 

@@ -530,7 +530,7 @@ REFUSED: dict[str, tuple[Callable[[DataFrame], Any], str, str]] = {
     ),
     "no workers": (lambda df: windowed(df).by("k", workers=0), "workers=0", "above zero"),
     "no splitters": (lambda df: windowed(df).by("k", splitters=0), "splitters=0", "above zero"),
-    "no key": (lambda df: windowed(df).by(partition="fld"), "without a key", "by("),
+    "no key": (lambda df: windowed(df).by(partition="fld"), "partition='fld' needs a key", "by("),
     "no merge": (
         lambda df: windowed(df).by("k", partition="fld").agg(m=no_merge()).to_df(), "has no merge", 'at "auto"'
     ),

@@ -63,7 +63,7 @@ def test_blocks_are_read_in_the_splitters_or_unpacked_first(blocks: Stream, rows
     of_rows = rows.split(4, route=route).explain()
     assert "input 0     rows" in of_rows and "p = the tasks that read the rows" in of_rows
     asked = rows.split(4, route=route, splitters=3, window_bytes=100_000).explain()
-    assert "p = 3, as asked" in asked and "W = 100,000 bytes, as asked" in asked
+    assert "p = 3, as requested" in asked and "W = 100,000 bytes, as requested" in asked
 
 
 def test_an_operator_before_it_runs(rows: Stream) -> None:

@@ -146,7 +146,7 @@ def test_a_decision_that_cannot_be_carried_out_is_refused_and_can_be_voided(
     assert void_decision(Folder.at(tmp_path / "checkpoint"), reason="a test").epoch == 2
     progress = start()
     assert [epoch.epoch for epoch in progress] == [2, 3, 4, 5] and not progress[0].replayed
-    with pytest.raises(CheckpointError, match="nothing is decided"):
+    with pytest.raises(CheckpointError, match="no decision to void"):
         void_decision(Folder.at(tmp_path / "checkpoint"))
     exact = ab.MemorySink()
     started(counted(source(spark, feed)).to(exact), folder=tmp_path / "exact")
