@@ -84,3 +84,10 @@ def sliding(size: int, slide: int, *, unit: float = 0.1, micros: float = DELAY /
 
     outputs = (Output("window-1", round(slide * unit * SECOND)),)
     return Load(f"size {size}, slide {slide}", build, outputs, 1 / unit, _guess(micros * (1 + 1 / slide)))
+
+
+def early_kept(p: float, bound: int, size: int, slide: int) -> float:
+    """The share of tuples that pass a window drop WinDrop(size, slide, p, B), as published (docs/papers.md)."""
+    if bound < size // slide:
+        return 1.0
+    return 1.0 - p * ((bound + 1) * slide - size) / ((bound - 1) * slide + size)

@@ -289,9 +289,7 @@ def _within(within: Sequence[Duration], streams: int) -> tuple[int, ...]:
 
 def _how(how: str, streams: int) -> str:
     if how not in _HOWS:
-        raise InvalidArgumentError(
-            f"how={how!r} is not a kind of join", hint='use "inner", "left", "right" or "full"'
-        )
+        raise InvalidArgumentError(f"how={how!r} is not a kind of join", hint='use "inner", "left", "right" or "full"')
     if streams > 2 and how != "inner":
         raise InvalidArgumentError(
             f"outer joins support two streams, not {streams}",

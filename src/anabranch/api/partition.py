@@ -31,7 +31,7 @@ from anabranch.calls import called_as
 from anabranch.errors import InvalidArgumentError
 from anabranch.keys.hashing import key_hash
 from anabranch.keys.metrics import WindowLoads
-from anabranch.keys.policy import COUNTING_KEYS, PAPER, WITH_CHOICES, Partitioning, key_partition
+from anabranch.keys.policy import COUNTING_KEYS, POLICIES_COMPARED, WITH_CHOICES, Partitioning, key_partition
 from anabranch.names import HASH, OWN_WINDOW, WORKER, key_name
 from anabranch.plan.partitioned import Assign
 from anabranch.query.windowed import resolve
@@ -106,7 +106,7 @@ def partition_report(
     source: DataFrame,
     *keys: ColumnLike,
     workers: int,
-    policies: Sequence[str] = PAPER,
+    policies: Sequence[str] = POLICIES_COMPARED,
     choices: int | None = None,
     cardinality: str | None = None,
     time: str | None = None,
@@ -197,7 +197,7 @@ def _timed(source: DataFrame, time: str | None, window: Duration | None, unit: T
         times = [field.name for field in source.schema if isinstance(field.dataType, TimestampType | TimestampNTZType)]
         if len(times) != 1:
             raise InvalidArgumentError(
-                f"window={window!r} needs a time column; the DataFrame has these timestamps: {', '.join(times) or 'none'}",
+                f"window={window!r} needs a time column; the DataFrame has the timestamps: {', '.join(times) or 'none'}",
                 hint='name the column: time="at"',
             )
         time = times[0]

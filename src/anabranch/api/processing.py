@@ -226,7 +226,8 @@ def split(
     """See `Stream.split`."""
     if not isinstance(q, int) or q < 1:
         raise InvalidArgumentError(
-            f"split({q!r}): the number of substreams must be a positive whole number", hint="write, for example, split(8)"
+            f"split({q!r}): the number of substreams must be a positive whole number",
+            hint="write, for example, split(8)",
         )
     if route is None and broadcast is None:
         raise InvalidArgumentError(
@@ -264,9 +265,7 @@ def keyed(
     if partition is None:
         return Split((stream,), Routing(groups, tuple(keys)) if keys else Routing(1, route=to_the_only))
     if not keys:
-        raise InvalidArgumentError(
-            "partition= needs a key: there is nothing to place", hint='name the key: by="cell"'
-        )
+        raise InvalidArgumentError("partition= needs a key: there is nothing to place", hint='name the key: by="cell"')
     for key in keys:
         reason = unhashable(key, stream.source.schema[key].dataType)
         if reason is not None:

@@ -113,7 +113,9 @@ class Windowed:
     def agg(self, **aggregates: Aggregate) -> Aggregation:
         """Aggregate each window (and key): ``agg(trips=ab.count(), fare=ab.avg("fare"))``."""
         if not aggregates:
-            raise InvalidArgumentError("agg() needs at least one aggregate", hint="write, for example, agg(rows=ab.count())")
+            raise InvalidArgumentError(
+                "agg() needs at least one aggregate", hint="write, for example, agg(rows=ab.count())"
+            )
         for name, aggregate in aggregates.items():
             if not isinstance(aggregate, Aggregate):
                 raise InvalidArgumentError(
@@ -176,7 +178,9 @@ class Aggregation(Startable):
         """
         delay = None if max_delay is None else micros(max_delay, "max_delay")
         if delay is not None and delay < 0:
-            raise InvalidArgumentError(f"max_delay={describe(delay)} is negative", hint="give zero or more, or leave it out")
+            raise InvalidArgumentError(
+                f"max_delay={describe(delay)} is negative", hint="give zero or more, or leave it out"
+            )
         on_stream = self.stream is not None and bool(self.stream.branches)
         asked = asked_strategy(strategy, batch, nodes, on_stream=on_stream, keyed=bool(self.query.keys))
         if asked is not None and asked.kind == "pane" and batch is None and self.query.streaming:
@@ -226,7 +230,9 @@ class Aggregation(Startable):
         ``start(..., qos=QoS(disorder=k))`` delivers results in order.
         """
         if k is not None and (not isinstance(k, int) or k < 0):
-            raise InvalidArgumentError(f"k={k!r} is not a bound on disorder", hint="give 0 or more, or None for any order")
+            raise InvalidArgumentError(
+                f"k={k!r} is not a bound on disorder", hint="give 0 or more, or None for any order"
+            )
         windows = self.to_df()
         if k is None:
             return windows
@@ -305,7 +311,10 @@ class Aggregation(Startable):
                 hint="leave it out; with start(..., qos=ab.QoS(max_latency=...)) a controller chooses the batch",
             )
         if self.statistics is not UNKNOWN:
-            return Refusal("start() does not support assume(...): it counts rows itself while it runs", hint="leave assume(...) out")
+            return Refusal(
+                "start() does not support assume(...): it counts rows itself while it runs",
+                hint="leave assume(...) out",
+            )
         return None
 
     def __repr__(self) -> str:

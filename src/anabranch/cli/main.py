@@ -159,8 +159,9 @@ def repair(
     checkpoint: Annotated[str, typer.Argument(help="The folder given to start(checkpoint=...).")],
     store: Annotated[str | None, typer.Option(help="The folder given to start(store=...), if any.")] = None,
     watermark: Annotated[
-        str | None, typer.Option(
-            help="Move the watermark back to this time (UTC), after a bad timestamp pushed it too far: 2026-11-18T09:30."
+        str | None,
+        typer.Option(
+            help="Move the watermark back to this time (UTC), e.g. 2026-11-18T09:30, if a bad timestamp pushed it too far."
         ),
     ] = None,
     to_last_complete: Annotated[
@@ -189,8 +190,10 @@ def repair(
     found = CheckpointRepair(checkpoint, store)
     console = Console(highlight=False, soft_wrap=True)
     if sum([watermark is not None, to_last_complete, void_decision]) > 1:
-        raise InvalidArgumentError("--watermark, --to-last-complete and --void-decision are separate repairs: only one can run at a time",
-            hint="run the command once for each",)
+        raise InvalidArgumentError(
+            "--watermark, --to-last-complete and --void-decision are separate repairs: only one can run at a time",
+            hint="run the command once for each",
+        )
     if to_last_complete:
         lines = found.to_last_complete(sinks_cleared=sinks_cleared, dry_run=dry_run)
     elif watermark is not None:

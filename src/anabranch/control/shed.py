@@ -285,7 +285,7 @@ def _headroom(history: Sequence[EpochProgress], bound: float, before: float) -> 
 @dataclass(frozen=True)
 class ShedController:
     """Decides for the whole query: `p` (the share dropped at each point), `cut` (the points in use) and `shut` (the
-    points where everything is dropped). The other settings are what it remembers and what the report of the drops shows.
+    points where everything is dropped). The other settings are what it remembers, and what is reported about the drops.
     """
 
     boxes: tuple[Box, ...]

@@ -86,16 +86,6 @@ def _candidates(key: np.uint64, workers: int, chosen: Ints, taken: Ints) -> None
 
 
 @kernel()
-def candidates_of(hashes: Hashes, workers: int, choices: int) -> Ints:
-    """The candidates of each key, one row per key: for tests and inspection."""
-    found = np.empty((len(hashes), choices), np.int64)
-    taken = np.empty(choices, np.int64)
-    for i in range(len(hashes)):
-        _candidates(hashes[i], workers, found[i], taken)
-    return found
-
-
-@kernel()
 def first_candidates(hashes: Hashes, workers: int, out: Workers, loads: Ints) -> None:
     """FLD."""
     for i in range(len(hashes)):
@@ -150,7 +140,10 @@ def _least(values: NDArray[np.generic], chosen: Ints) -> int:
 
 @kernel()
 def _least_hybrid(loads: Ints, counts: NDArray[np.generic], balance: float, chosen: Ints, extremes: Floats) -> int:
-    """The candidate with the smallest hybrid load, equations (7) to (9); `extremes` has min and max of both loads."""
+    """The candidate with the smallest mix of both loads: `balance` is the weight of tuples, the rest that of keys.
+
+    Both are scaled to 0..1; `extremes` has their min and max.
+    """
     best, least = 0, math.inf
     for j in range(len(chosen)):
         worker = chosen[j]

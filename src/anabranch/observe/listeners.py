@@ -73,7 +73,7 @@ def attach(listeners: Iterable[Listener], query: Watched) -> None:
 def notify(
     listeners: Iterable[Listener], method: Literal["on_started", "on_progress", "on_terminated"], *args: Any
 ) -> None:
-    """Call one method of every listener. An error in one is logged, and affects neither the query nor the other listeners."""
+    """Call one method of every listener. An error in one is logged; the query and the other listeners continue."""
     for listener in listeners:
         _call(listener, method, *args)
 

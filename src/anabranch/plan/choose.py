@@ -62,7 +62,9 @@ def measure(query: Query, share: float) -> Statistics:
             f"sample={share!r} is not a share of the panes", hint="give a number above 0 and up to 1, for example 0.01"
         )
     if query.streaming:
-        raise StreamingError("a stream cannot be sampled before it runs", hint="leave sample out, or use .assume(rows_per_pane=...)")
+        raise StreamingError(
+            "a stream cannot be sampled before it runs", hint="leave sample out, or use .assume(rows_per_pane=...)"
+        )
     if query.counts_rows:
         return Statistics(float(query.panes.size), "panes of a fixed number of rows")
     parts = max(1, round(1 / share))

@@ -73,8 +73,8 @@ def placement(query: Query, statistics: Statistics, strategy: Strategy | None = 
         check_placeable(query)
         if strategy is not None and strategy.kind != "pane":
             raise InvalidArgumentError(
-                f"strategy {strategy.kind!r} cannot be combined with partition={partitioning.policy!r}, which evaluates "
-                "keys pane by pane",
+                f"strategy {strategy.kind!r} cannot be combined with partition={partitioning.policy!r}, which "
+                "evaluates keys pane by pane",
                 hint="leave using(...) out, or partition=...",
             )
     heavy = statistics.heavy(workers)

@@ -75,7 +75,7 @@ def _check_drops(deliveries: Sequence[Delivery], network: Network, qos: QoS) -> 
     for delivery in deliveries:
         if delivery.max_gap and any(node.aggregate is None for node, _, _ in delivery.sinks):
             raise InvalidArgumentError(
-                f"max_gap={delivery.max_gap} has no effect on results that are not windows: only windows can be dropped",
+                f"max_gap={delivery.max_gap} has no effect on these results: only windows can be dropped",
                 hint="leave max_gap out of .to(...)",
             )
     if qos.overflow == "halt" or any([qos.max_gap, *(step.max_gap for step in network.steps)]):

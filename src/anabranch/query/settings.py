@@ -106,5 +106,7 @@ def byte_count(value: int | str, what: str) -> int:
     if found is not None and found[2] in _UNITS and found[1].count(".") < 2:
         value = round(float(found[1]) * _UNITS[found[2]])
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InvalidArgumentError(f"{what}={value!r} is not a number of bytes", hint='give a positive integer, or a size such as "4 GB"')
+        raise InvalidArgumentError(
+            f"{what}={value!r} is not a number of bytes", hint='give a positive integer, or a size such as "4 GB"'
+        )
     return value

@@ -60,5 +60,7 @@ def asked_strategy(kind: str, batch: int | None, nodes: int | None, *, on_stream
     elif nodes is not None and on_stream:
         reason = f"nodes={nodes} has no effect on a stream, which has no ring"
     if reason is not None:
-        raise InvalidArgumentError(reason, hint='leave it out, or use a strategy that has it: "batch" (batch=), "pane" (batch= and nodes=)')
+        raise InvalidArgumentError(
+            reason, hint='leave it out, or use a strategy that has it: "batch" (batch=), "pane" (batch= and nodes=)'
+        )
     return asked

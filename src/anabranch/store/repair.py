@@ -281,7 +281,8 @@ class CheckpointRepair:
                 ]
         if missing:
             raise StateError(
-                f"the state after epoch {done} cannot be rebuilt, because input is missing: {'; '.join(sorted(set(missing))[:3])}",
+                f"the state after epoch {done} cannot be rebuilt, because input is missing: "
+                f"{'; '.join(sorted(set(missing))[:3])}",
                 hint="restore the checkpoint folder from a backup, or start with a new one",
             )
 
@@ -325,8 +326,8 @@ class CheckpointRepair:
             )
         if unknown:
             raise CheckpointError(
-                f"{', '.join(unknown)} may have results of epochs {again + 1} to {last}. The repair runs these epochs again "
-                "with different rows, and a sink may skip them as already published",
+                f"{', '.join(unknown)} may have results of epochs {again + 1} to {last}. The repair runs these epochs "
+                "again with different rows, and a sink may skip them as already published",
                 hint="remove the results of these epochs there, then run the repair again with --sinks-cleared",
             )
 

@@ -11,8 +11,8 @@ decision:
 | neither, and the decision says that publishing is marked | yes: no sink was called |
 | neither, and the decision does not say so (an older release wrote it) | only if the sinks have been checked |
 
-The old decision stays in the ledger, marked as void. Files left by attempts to run the epoch are removed: the next attempt
-may have other workers, and may drop other rows.
+The old decision stays in the ledger, marked as void. Files left by attempts to run the epoch are removed: the next
+attempt may have other workers, and may drop other rows.
 """
 
 from __future__ import annotations

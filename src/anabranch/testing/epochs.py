@@ -71,7 +71,9 @@ class EpochRun:
     ) -> None:
         taken = [name for name in _OURS if name in settings]
         if taken:
-            raise InvalidArgumentError(f"{taken[0]} is set by EpochRun itself", hint="leave it out: everything is in `folder`")
+            raise InvalidArgumentError(
+                f"{taken[0]} is set by EpochRun itself", hint="leave it out: everything is in `folder`"
+            )
         self.folder = Path(folder)
         self.epochs: list[Epoch] = []
         """The epochs so far, oldest first."""

@@ -404,7 +404,8 @@ REFUSED: dict[str, tuple[Make, type[AnabranchError], str, str]] = {
         "function as `where` of a left", "as a Column",
     ),
     "no groups": (
-        lambda s: s.join(s, on="cell", within=W, groups=0), InvalidArgumentError, "groups=0 is not a positive whole number", "1 or more"
+        lambda s: s.join(s, on="cell", within=W, groups=0), InvalidArgumentError, "groups=0 is not a positive",
+        "1 or more",
     ),
     "start of a batch": (
         lambda s: s.join(s, on="cell", within=W)._emissions(), StreamingError, "bounded DataFrames", "to_df()"
@@ -416,14 +417,14 @@ REFUSED: dict[str, tuple[Make, type[AnabranchError], str, str]] = {
         lambda s: s.join(s, on="cell", within=W).as_stream(time="at"), InvalidArgumentError, "has a column 'at'",
         "as_stream(time=",
     ),
-    "no blocks": (lambda s: ab.JoinTuning(theta=0), InvalidArgumentError, "theta must be a whole number above zero", "384"),
+    "no blocks": (lambda s: ab.JoinTuning(theta=0), InvalidArgumentError, "a whole number above zero", "384"),
     "no probe": (lambda s: ab.JoinTuning(probe="tree"), InvalidArgumentError, "'tree'", '"nested"'),
     "thresholds crossed": (
         lambda s: ab.JoinTuning(supplier=0.1, consumer=0.2), InvalidArgumentError, "back and forth", "consumer < supp"
     ),
     "beta": (lambda s: ab.JoinTuning(beta=1.0), InvalidArgumentError, "beta must be between 0 and 1", "0.5"),
     "no tuning": (
-        lambda s: s.join(s, on="cell", within=W, tuning={"theta": 1}), InvalidArgumentError, "is not a JoinTuning", "JoinTuning("
+        lambda s: s.join(s, on="cell", within=W, tuning={"theta": 1}), InvalidArgumentError, "not a JoinTuning", "ab.JoinT"
     ),
 }  # fmt: skip
 

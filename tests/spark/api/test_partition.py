@@ -14,9 +14,9 @@ from pyspark.sql import functions as F
 import anabranch as ab
 from anabranch.errors import ColumnNotFoundError, InvalidArgumentError
 from anabranch.keys.hashing import hash_keys
-from anabranch.keys.metrics import loads_of
 from anabranch.keys.partitioner import Partitioner
 from anabranch.keys.policy import Partitioning
+from benchmarks.partitioner_runs import loads_of
 
 ROWS = 900
 

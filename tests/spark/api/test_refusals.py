@@ -194,17 +194,26 @@ STARTED: dict[str, tuple[Callable[[Stream, Path], Any], str]] = {
         lambda s, f: start(s.join(s, on="key", within=W, tuning=ab.JoinTuning(slots=3)), f, trigger=NOW),
         "slots=3",
     ),
-    "coins without a gap": (lambda s, f: start(counted(s), f, qos=ab.QoS(seed=3)), "without max_gap, .* have no effect: seed"),
+    "coins without a gap": (
+        lambda s, f: start(counted(s), f, qos=ab.QoS(seed=3)),
+        "without max_gap, .* have no effect: seed",
+    ),
     "a place without a gap": (
         lambda s, f: start(counted(s), f, qos=ab.QoS(drop_at="source")),
         "without max_gap, .* have no effect: drop_at",
     ),
-    "a weight without a gap": (lambda s, f: delivered(counted(s), f, {}, weight=2.0), "without max_gap, .* have no effect: weight"),
+    "a weight without a gap": (
+        lambda s, f: delivered(counted(s), f, {}, weight=2.0),
+        "without max_gap, .* have no effect: weight",
+    ),
     "a gap of an operator": (
         lambda s, f: delivered(s.process(ab.Operator, "n int", by="key"), f, {}, max_gap=3),
         "only windows can be dropped",
     ),
-    "groups without a key": (lambda s, f: s.process(ab.Operator, "n int", groups=3), "groups=3 has no effect without a key"),
+    "groups without a key": (
+        lambda s, f: s.process(ab.Operator, "n int", groups=3),
+        "groups=3 has no effect without a key",
+    ),
     "choices without a policy": (
         lambda s, f: s.process(ab.Operator, "n int", by="key", choices=3, splitters=1),
         "without a policy, .* have no effect: choices, splitters",

@@ -16,14 +16,13 @@ from anabranch.spark.columns import TimeColumn, TimeKind, changing, floordiv
 from anabranch.windows import Ring, Window
 from anabranch.windows.ids import (
     batch_window,
-    count_first,
-    count_last,
     first_window,
     last_window,
     pane_of,
     python_floordiv,
     window_start,
 )
+from tests.oracles.windows import count_first, count_last, node_of_pane, node_of_window
 
 # Spark's timestamps: the years 1 to 9999.
 FIRST_MICRO, LAST_MICRO = -62_135_596_800_000_000, 253_402_300_799_999_999
@@ -70,8 +69,8 @@ def test_columns_equal_numpy(spark: SparkSession, window: Window, batch: int, no
             "pane": pane_of(t, window.slide, window.origin, divide),
             "first of row": count_first(t, window.size, window.slide, divide),
             "last of row": count_last(t, window.size, window.slide, divide),
-            "node of window": ring.node_of_window(t, divide),
-            "node of pane": ring.node_of_pane(t, divide),
+            "node of window": node_of_window(ring, t, divide),
+            "node of pane": node_of_pane(ring, t, divide),
         }
 
     found = evaluated(spark, times, forms(t, floordiv))

@@ -8,6 +8,7 @@ import math
 import pytest
 
 from anabranch.observe.progress import DropProgress, EpochProgress, OperatorProgress
+from benchmarks.shedding_loads import early_kept
 from benchmarks.shedding_overhead import Compared
 from benchmarks.shedding_runs import Costs, Load, Output, Run, Trial, percentile, settled_from
 
@@ -121,3 +122,12 @@ def test_the_median_epoch_of_all_rounds_is_compared() -> None:
         ("no window drop", 20, 6.0),
         ("p = 0", 20, 2.75),
     ]
+
+
+def test_the_share_of_tuples_that_pass() -> None:
+    """sel_w1 = 1 - p * ((B+1)s - w) / ((B-1)s + w), and nothing is dropped early for B < floor(w/s)."""
+    assert early_kept(0.5, 10, 100, 100) == pytest.approx(1 - 0.5 * (1100 - 100) / (900 + 100)) == 0.5
+    assert early_kept(0.4, 4, 4, 2) == pytest.approx(1 - 0.4 * 6 / 10)
+    assert early_kept(0.9, 1, 4, 2) == 1.0
+    assert early_kept(0.9, 2, 4, 2) == pytest.approx(1 - 0.9 * 2 / 6)
+    assert early_kept(0.0, 2, 4, 2) == 1.0

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from anabranch.control.key_placement import HEAVY, KeyPlacement
 from anabranch.keys.census import HEAVY_KEYS, MOST_WINDOWS, KeyCensus, KeyCounter, heaviest_of, loads_by_window
 from anabranch.keys.hashing import hash_keys
-from anabranch.keys.metrics import loads_of
 from anabranch.keys.partitioner import HeavyKeys, Partitioner
-from anabranch.keys.policy import PAPER, Partitioning
+from anabranch.keys.policy import POLICIES_COMPARED, Partitioning
 from anabranch.observe.progress import EpochProgress, OperatorProgress, PartitionMeasure
 from anabranch.split.gates import Census, CountingPaneGate, OpenGate
 from anabranch.split.key_routes import KeyRoute
@@ -25,6 +24,7 @@ from anabranch.split.readers import RowReader
 from anabranch.split.report import SplitterReport
 from anabranch.split.splitter import REPORT_GROUP, Splitter
 from anabranch.windows.ids import Stretch
+from benchmarks.partitioner_runs import loads_of
 
 S = 1_000_000
 
@@ -67,7 +67,7 @@ def test_every_task_begins_anew() -> None:
 
 @given(
     st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(-30, 30)), min_size=1, max_size=60),
-    st.sampled_from(PAPER),
+    st.sampled_from(POLICIES_COMPARED),
     st.integers(1, 5),
 )
 @settings(max_examples=60, deadline=None)

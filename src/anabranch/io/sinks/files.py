@@ -94,8 +94,8 @@ class FileSink(Sink):
             )
         elif any(name.startswith("epoch") for name in [*self.folder.folders(), *self.folder.files()]):
             raise CheckpointError(
-                f"{self.folder} contains epochs of an unknown query: new epochs with the same numbers would be skipped as "
-                "already published",
+                f"{self.folder} contains epochs of an unknown query: new epochs with the same numbers would be skipped "
+                "as already published",
                 hint="use an empty folder, or one that does not exist yet",
             )
         else:
@@ -110,8 +110,8 @@ class FileSink(Sink):
             raise StateError(error.message, hint=f"restore the file from a copy, or {another}") from error
         if header.get("query") != query:
             raise CheckpointError(
-                f"{self.folder} contains the results of another query, or of this one with another checkpoint: new epochs "
-                "with the same numbers would be skipped as already published",
+                f"{self.folder} contains the results of another query, or of this one with another checkpoint: new "
+                "epochs with the same numbers would be skipped as already published",
                 hint=f"{another}; or start with the checkpoint that these results belong to",
             )
 
