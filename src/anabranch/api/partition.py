@@ -197,7 +197,7 @@ def _timed(source: DataFrame, time: str | None, window: Duration | None, unit: T
         times = [field.name for field in source.schema if isinstance(field.dataType, TimestampType | TimestampNTZType)]
         if len(times) != 1:
             raise InvalidArgumentError(
-                f"window={window!r} needs a time column; the DataFrame has the timestamps: {', '.join(times) or 'none'}",
+                f"window={window!r} needs a time column; the timestamps are: {', '.join(times) or 'none'}",
                 hint='name the column: time="at"',
             )
         time = times[0]

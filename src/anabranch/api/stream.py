@@ -161,11 +161,11 @@ class Stream:
                 raise self._time_changed()
         time = [] if self.time.name in names else [self.time.column]
 
-        def step(rows: DataFrame) -> DataFrame:
+        def selected(rows: DataFrame) -> DataFrame:
             hidden = [EVENT] if EVENT in rows.columns else []
             return rows.select(*kept, *time, *hidden)
 
-        return self._then("the selection", step)
+        return self._then("the selection", selected)
 
     @called_as('.with_columns({"speed": F.col("meters") / F.col("seconds")})')
     def with_columns(self, columns: Mapping[str, Column]) -> Stream:
@@ -394,9 +394,9 @@ class Stream:
             hint="change it before: ab.stream(df.withColumn(...), time=..., watermark=...)",
         )
 
-    def _then(self, what: str, step: Transform) -> Stream:
-        """The stream after one more step, which may change the type of the time."""
-        source = analysed(what, self.source, lambda: step(self.source))
+    def _then(self, what: str, transform: Transform) -> Stream:
+        """The stream after one more transform, which may change the type of the time."""
+        source = analysed(what, self.source, lambda: transform(self.source))
         name = column_name(source.sparkSession, source.columns, self.time.name)
         time = TimeColumn(name, TimeKind.of(name, source.schema[name].dataType))
         if time.kind is TimeKind.LONG and self.time.kind is not TimeKind.LONG:
@@ -404,7 +404,7 @@ class Stream:
                 f"{what} makes the time {name!r} a bigint of an unknown unit",
                 hint='change it before: ab.stream(df.withColumn(...), time=..., time_unit="s")',
             )
-        return Stream(source, time, tuple(branch.then(step) for branch in self.branches), self.refusal)
+        return Stream(source, time, tuple(branch.then(transform) for branch in self.branches), self.refusal)
 
     def _named(self, name: str, other: str) -> bool:
         return same_name(self.source.sparkSession, name, other)

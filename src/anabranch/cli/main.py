@@ -161,7 +161,7 @@ def repair(
     watermark: Annotated[
         str | None,
         typer.Option(
-            help="Move the watermark back to this time (UTC), e.g. 2026-11-18T09:30, if a bad timestamp pushed it too far."
+            help="Move the watermark back to this time (UTC, 2026-11-18T09:30), if a bad timestamp pushed it too far."
         ),
     ] = None,
     to_last_complete: Annotated[

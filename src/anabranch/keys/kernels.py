@@ -191,10 +191,10 @@ def grown(table: NDArray[np.uint64]) -> NDArray[np.uint64]:
 @kernel()
 def _touched(table: NDArray[np.uint64], hashes: Hashes, begin: int, end: int) -> np.uint64:
     """Bring the entries of these keys into the cache. These loads do not wait for one another, as lookups would."""
-    mask, seen = np.uint64(len(table) - 1), _NO_KEY
+    mask, touched = np.uint64(len(table) - 1), _NO_KEY
     for i in range(begin, end):
-        seen |= table[hashes[i] & mask, 0]
-    return seen
+        touched |= table[hashes[i] & mask, 0]
+    return touched
 
 
 @kernel()
@@ -208,12 +208,12 @@ def assign_whole(
     """
     chosen, taken = np.empty(choices, np.int64), np.empty(choices, np.int64)
     room = int(FULLEST * len(table))
-    seen = _NO_KEY
+    touched = _NO_KEY
     for start in range(begin, len(hashes), TOUCHED_TOGETHER):
         end = min(start + TOUCHED_TOGETHER, len(hashes))
         if used + (end - start) > room:
-            return start, used, seen
-        seen |= _touched(table, hashes, start, end)
+            return start, used, touched
+        touched |= _touched(table, hashes, start, end)
         for i in range(start, end):
             key = hashes[i] if hashes[i] != _NO_KEY else _GOLDEN
             at = _slot(table, key)
@@ -227,7 +227,7 @@ def assign_whole(
                 worker = np.int64(table[at, 1])
             loads[worker] += 1
             out[i] = worker
-    return len(hashes), used, seen
+    return len(hashes), used, touched
 
 
 @kernel()
@@ -241,12 +241,12 @@ def assign_spread(
     """
     chosen, taken = np.empty(choices, np.int64), np.empty(choices, np.int64)
     room = int(FULLEST * len(table))
-    seen = _NO_KEY
+    touched = _NO_KEY
     for start in range(begin, len(hashes), TOUCHED_TOGETHER):
         end = min(start + TOUCHED_TOGETHER, len(hashes))
         if used + (end - start) > room:
-            return start, used, seen
-        seen |= _touched(table, hashes, start, end)
+            return start, used, touched
+        touched |= _touched(table, hashes, start, end)
         for i in range(start, end):
             key = hashes[i] if hashes[i] != _NO_KEY else _GOLDEN
             at = _slot(table, key)
@@ -266,7 +266,7 @@ def assign_spread(
                     _raised(counts, counts[worker] - 1, worker, extremes, 2)
             if not by_keys:
                 _raised(loads, loads[worker] - 1, worker, extremes, 0)
-    return len(hashes), used, seen
+    return len(hashes), used, touched
 
 
 # --- HyperLogLog ----------------------------------------------------------------------------------------------------

@@ -75,8 +75,9 @@ def measure(query: Query, share: float) -> Statistics:
     counts = sampled.groupBy(*keys, PANE).count().agg(F.avg("count"), F.sum("count")).first()
     if counts is None or counts[0] is None:
         return Statistics(source=f"a sample of {share:.2%} of the panes had no rows")
-    seen, heaviest = sampled_keys(query, parts) if needs_key_sample(query) else (None, ())
-    return Statistics(float(counts[0]), f"a sample of {share:.2%} of the panes, {counts[1]:,} rows", seen, heaviest)
+    window_keys, heaviest = sampled_keys(query, parts) if needs_key_sample(query) else (None, ())
+    source = f"a sample of {share:.2%} of the panes, {counts[1]:,} rows"
+    return Statistics(float(counts[0]), source, window_keys, heaviest)
 
 
 def default_batch(query: Query, max_delay: int | None) -> int:

@@ -118,13 +118,14 @@ def sampled_keys(query: Query, parts: int) -> tuple[WindowKeys | None, tuple[tup
     hashed = key_hash([quoted(key) for key in query.keys]).alias(HASH)
     rows = query.source.where(query.time.column.isNotNull()).select(window, hashed)
     some = rows.where(F.pmod(F.xxhash64(OWN_WINDOW), F.lit(parts)) == 0)
-    counted = some.groupBy(OWN_WINDOW, HASH).count()
-    windows = counted.groupBy(OWN_WINDOW).agg(F.count(F.lit(1)), F.sum("count")).limit(MOST_WINDOWS).collect()
+    key_counts = some.groupBy(OWN_WINDOW, HASH).count()
+    windows = key_counts.groupBy(OWN_WINDOW).agg(F.count(F.lit(1)), F.sum("count")).limit(MOST_WINDOWS).collect()
     if not windows and parts > 1:  # there are few windows, and none is in the sample
         return sampled_keys(query, 1)
-    heaviest = counted.groupBy(HASH).agg(F.sum("count").alias("n")).orderBy(F.desc("n"), HASH).limit(HEAVY_KEYS)
-    seen = WindowKeys([row[1] for row in windows], [row[2] / workers_of(query) for row in windows]) if windows else None
-    return seen, tuple((row[0], row[1]) for row in heaviest.collect())
+    heaviest = key_counts.groupBy(HASH).agg(F.sum("count").alias("n")).orderBy(F.desc("n"), HASH).limit(HEAVY_KEYS)
+    workers = workers_of(query)
+    window_keys = WindowKeys([row[1] for row in windows], [row[2] / workers for row in windows]) if windows else None
+    return window_keys, tuple((row[0], row[1]) for row in heaviest.collect())
 
 
 def workers_of(query: Query) -> int:

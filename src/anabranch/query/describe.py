@@ -67,7 +67,7 @@ def _reading(routing: Routing, branch: Branch) -> str:
         return "rows"
     if routing.reads_blocks(branch):
         return "blocks, read in the splitters: their tuples never become rows"
-    why = "a filter or selection comes before the split" if branch.steps else "Spark computes the route"
+    why = "a filter or selection comes before the split" if branch.transforms else "Spark computes the route"
     return f"blocks, unpacked into rows first: {why}"
 
 

@@ -66,7 +66,7 @@ class Routing:
     def reads_blocks(self, branch: Branch) -> bool:
         """Whether the blocks of an input are read where they are split, since nothing needs them as rows."""
         packed = isinstance(branch.origin, Source) and branch.origin.packed is not None
-        return packed and self.by_function and not branch.steps
+        return packed and self.by_function and not branch.transforms
 
     def moves_windows(self, branches: Iterable[Branch]) -> bool:
         """Whether physical windows are sent to p splitters; otherwise the tasks that read rows split them.
@@ -252,7 +252,7 @@ class JoinNode(Stateful):
     @property
     def read_in_one_pass(self) -> bool:
         origins = [each.branch.origin for each in self.inputs]
-        plain = all(isinstance(each.branch.origin, Source) and not each.branch.steps for each in self.inputs)
+        plain = all(isinstance(each.branch.origin, Source) and not each.branch.transforms for each in self.inputs)
         return plain and len({id(origin) for origin in origins}) == len(origins)
 
     @property

@@ -137,14 +137,14 @@ class SplitCosts:
         """The terms from measurements; None if no splitter has read a row."""
         _at_least_1("q", q)
         rows = sum(s.rows for s in splitters)
-        # Shares of the counted rows: a splitter that counts no kinds must not make the shares add up to less than 1.
+        # Shares of the rows of a known kind: a splitter that counts no kinds must not make them add up to less than 1.
         routed, broadcast, omitted = (
             sum(getattr(s, kind) for s in splitters) for kind in ("routed", "broadcast", "omitted")
         )
-        counted = routed + broadcast + omitted
-        if rows <= 0 or counted <= 0:
+        classified = routed + broadcast + omitted
+        if rows <= 0 or classified <= 0:
             return None
-        b, r, o = broadcast / counted, routed / counted, omitted / counted
+        b, r, o = broadcast / classified, routed / classified, omitted / classified
         handed_on = rows * (r + b * q)
         received = sum(w.rows for w in workers)
         return cls(

@@ -152,8 +152,8 @@ class Splitter:
         return _rows([(worker, group) for worker, group, _ in pieces], self.edge, part, seq, blocks)
 
     def _marks(self, part: int, census: Census, measures: _Measures) -> pa.RecordBatch:
-        seen = SplitterReport(part, self.edge, census.rows, census.late, census.bad, census.max_t)
-        full, short = replace(seen, keys=census.keys.census(), **vars(measures)).packed(), seen.packed()
+        report = SplitterReport(part, self.edge, census.rows, census.late, census.bad, census.max_t)
+        full, short = replace(report, keys=census.keys.census(), **vars(measures)).packed(), report.packed()
         blocks = [[pa.py_buffer(full if worker == 0 else short)] for worker in range(self.workers)]
         return _rows([(worker, REPORT_GROUP) for worker in range(self.workers)], self.edge, part, 0, blocks)
 

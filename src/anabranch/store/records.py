@@ -265,14 +265,14 @@ class OperatorOutcome:
 
     @classmethod
     def from_json(cls, known: Mapping[str, Any]) -> OperatorOutcome:
-        placed = known.get("placed")
+        key_counts = known.get("placed")
         return cls(
             known["watermark"],
             frozenset(known["active"]),
             {int(group): epoch for group, epoch in known["snapshots"].items()},
             known["decisions"],
             frozenset(known.get("block_groups", ())),
-            None if placed is None else KeyCounts.from_json(placed),
+            None if key_counts is None else KeyCounts.from_json(key_counts),
             known.get("since"),
             known.get("latest"),
             {int(group): (each[0], each[1]) for group, each in known.get("waiting", {}).items()},

@@ -424,7 +424,8 @@ REFUSED: dict[str, tuple[Make, type[AnabranchError], str, str]] = {
     ),
     "beta": (lambda s: ab.JoinTuning(beta=1.0), InvalidArgumentError, "beta must be between 0 and 1", "0.5"),
     "no tuning": (
-        lambda s: s.join(s, on="cell", within=W, tuning={"theta": 1}), InvalidArgumentError, "not a JoinTuning", "ab.JoinT"
+        lambda s: s.join(s, on="cell", within=W, tuning={"theta": 1}), InvalidArgumentError, "not a JoinTuning",
+        "JoinTuning(",
     ),
 }  # fmt: skip
 
