@@ -154,7 +154,7 @@ def heaviest(hashes: Hashes) -> tuple[tuple[int, int], ...]:
     return () if counts is None else heaviest_of([counts])
 
 
-def seen(windows: Sequence[Hashes], workers: int) -> WindowKeys:
+def window_keys(windows: Sequence[Hashes], workers: int) -> WindowKeys:
     """The input of `selection.select` for these windows."""
     return WindowKeys([len(np.unique(window)) for window in windows], [len(window) / workers for window in windows])
 

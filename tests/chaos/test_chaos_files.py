@@ -177,8 +177,8 @@ def test_a_damaged_file(
     path = query.file(pattern)
     content = path.read_bytes()
     damage(path)
-    told = query.fails(kind)
-    assert message in told
+    error = query.fails(kind)
+    assert message in error
     path.write_bytes(content)
     resumes()
 
@@ -290,9 +290,9 @@ def test_a_full_disk(place: str, query: Query, resumes: Callable[..., None], sma
         (small_disk / place).mkdir()
     there.symlink_to(small_disk / place)
     ballast = fill(small_disk)
-    told = query.fails(StateError)
-    assert os.strerror(errno.ENOSPC) in told
-    assert "Nothing was lost" in told
+    error = query.fails(StateError)
+    assert os.strerror(errno.ENOSPC) in error
+    assert "Nothing was lost" in error
     ballast.unlink()
     resumes()
 

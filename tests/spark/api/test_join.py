@@ -214,8 +214,8 @@ def test_results_are_a_stream_for_what_follows(spark: SparkSession) -> None:
     joined = stream(spark, left).join(stream(spark, right), on="key", within=("4 us", "1 us"), how="full")
     times = {tuple(r) for r in joined.as_stream().to_df().select("id", "id_right", "join_time").collect()}
     assert times == {(0, 0, 4), (1, 1, 10), (2, None, 3)}
-    counted = joined.window(size="5 us").agg(n=ab.count()).to_df()
-    assert {(r["window"]["start"], r["n"]) for r in counted.collect()} == {(0, 2), (10, 1)}
+    windows = joined.window(size="5 us").agg(n=ab.count()).to_df()
+    assert {(r["window"]["start"], r["n"]) for r in windows.collect()} == {(0, 2), (10, 1)}
     again = joined.filter("id = 0").join(stream(spark, [("k", 5, 7)]), on="key", within=("1 us", "0 s"), suffix="_last")
     assert [row.asDict() for row in again.to_df().collect()] == [
         {"key": "k", "at": 0, "id": 0, "at_right": 4, "id_right": 0, "join_time": 4, "at_last": 5, "id_last": 7}

@@ -150,9 +150,9 @@ def test_a_dense_sample_can_change_the_choice(trips: DataFrame) -> None:
     sparse = query(trips, "30 s", "10 s")
     assert taken(sparse.explain()) == "window"
     assert taken(sparse.sample(1.0).explain()) == "pane"
-    told = sparse.assume(rows_per_pane=50)
-    assert taken(told.explain()) == "pane"
-    assert line(told.explain(), "density") == "50.0 rows per key and pane (given by assume())"
+    assumed = sparse.assume(rows_per_pane=50)
+    assert taken(assumed.explain()) == "pane"
+    assert line(assumed.explain(), "density") == "50.0 rows per key and pane (given by assume())"
 
 
 def test_a_sample_of_nothing(spark: SparkSession) -> None:
@@ -163,8 +163,8 @@ def test_a_sample_of_nothing(spark: SparkSession) -> None:
 
 
 def test_count_windows_need_no_sample(trips: DataFrame) -> None:
-    counted = in_micros(trips, time="at").window(rows=100, slide_rows=15).by("cell").agg(n=ab.count()).sample()
-    assert line(counted.explain(), "density") == "5.0 rows per key and pane (panes of a fixed number of rows)"
+    count_windows = in_micros(trips, time="at").window(rows=100, slide_rows=15).by("cell").agg(n=ab.count()).sample()
+    assert line(count_windows.explain(), "density") == "5.0 rows per key and pane (panes of a fixed number of rows)"
 
 
 def test_explaining_runs_nothing_and_prints_nothing(

@@ -82,11 +82,11 @@ def test_an_operator_before_it_runs(rows: Stream) -> None:
 
 
 def test_a_running_query(blocks: Stream, tmp_path: Path) -> None:
-    counted = blocks.split(4, route=route, splitters=2).process(Rows, "n bigint")
+    processed = blocks.split(4, route=route, splitters=2).process(Rows, "n bigint")
     windows = blocks.window(size="2 s", slide="1 s").agg(n=ab.count())
     query = ab.start(
-        counted.to(ab.MemorySink()), windows.to(ab.FileSink(tmp_path / "windows")), checkpoint=tmp_path / "checkpoint",
-        trigger="available-now", idle="5 s", qos=ab.QoS(max_latency="1 minute"),
+        processed.to(ab.MemorySink()), windows.to(ab.FileSink(tmp_path / "windows")),
+        checkpoint=tmp_path / "checkpoint", trigger="available-now", idle="5 s", qos=ab.QoS(max_latency="1 minute"),
     )  # fmt: skip
     query.awaitTermination()
     text = query.explain()

@@ -333,17 +333,17 @@ def test_after_a_restart_with_other_bounds_no_broken_window_leaves(
     feed = Feed(tmp_path / "in")
     feed.add(*rows[:4])
 
-    def counted(stream: Stream) -> Aggregation:
+    def count_windows(stream: Stream) -> Aggregation:
         return stream.window(size="60 s", slide="20 s").by("key").agg(n=ab.count())
 
-    query, shed = counted(source(spark, feed)), ab.MemorySink()
+    query, shed = count_windows(source(spark, feed)), ab.MemorySink()
     started(query.to(shed), folder=tmp_path / "shed", qos=ab.QoS(max_gap=9, drop_share=0.9))
     feed.add(*rows[4:])
     run = started(query.to(shed), folder=tmp_path / "shed", qos=AFTERWARDS[afterwards])
     assert any(progress.drops for progress in run.recentProgress)
     if afterwards != "elsewhere":
         assert run.recentProgress[-1].drops == ()
-    exact = answer(spark, counted, feed)
+    exact = answer(spark, count_windows, feed)
     subset(shed.rows(), exact)
     assert 0 < len(shed.rows()) < len(exact)
 

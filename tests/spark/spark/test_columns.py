@@ -124,8 +124,8 @@ def test_micros_and_back_in_every_time_zone(spark: SparkSession, zone: str, kind
         TimeKind.TIMESTAMP_NTZ: pa.timestamp("us"),
         TimeKind.SECONDS: pa.int32(),
     }[kind]
-    told = pa.array(times // 1_000_000) if kind is TimeKind.SECONDS else micros
-    source = spark.createDataFrame(pa.table({"m": micros, "at": told.cast(arrow)}), f"m bigint, at {kind.value}")
+    written = pa.array(times // 1_000_000) if kind is TimeKind.SECONDS else micros
+    source = spark.createDataFrame(pa.table({"m": micros, "at": written.cast(arrow)}), f"m bigint, at {kind.value}")
     time = TimeColumn("at", kind)
     # Compared inside Spark: on the way to Python, timestamps would pass through the time zone of the process.
     wrong = source.where((time.micros() != F.col("m")) | (time.from_micros(F.col("m")) != F.col("at")))
@@ -142,12 +142,12 @@ def test_a_changing_number_is_not_in_the_code_that_spark_compiles(
     rows = spark.range(1).select(F.explode(F.array(*map(F.lit, times))).alias("t"))
     if nullable:
         rows = rows.unionAll(spark.createDataFrame([(None,)], "t bigint"))
-    told = rows.select("t", changing(number, F.col("t")).alias("number"))
-    assert {row.t: row.number for row in told.collect()} == {
+    numbered = rows.select("t", changing(number, F.col("t")).alias("number"))
+    assert {row.t: row.number for row in numbered.collect()} == {
         **dict.fromkeys(times, number),
         **({None: None} if nullable else {}),
     }
-    told.where("t < number").explain("codegen")
+    numbered.where("t < number").explain("codegen")
     code = capsys.readouterr().out
     assert "Generated code" in code
     assert f"{number}L" not in code

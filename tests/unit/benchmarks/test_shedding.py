@@ -23,7 +23,7 @@ def load(slide: int = S) -> Load:
 def epochs(count: int, seconds: float = 4.0, kept: float = 1.0, drops: bool = True) -> tuple[EpochProgress, ...]:
     """Each brings `seconds` of the stream, and delivers the kept share of the windows that end in them."""
     windows = round(seconds) * KEYS
-    told = DropProgress("source 0", 1 - kept, 10, "", windows=windows, dropped=windows - round(kept * windows))
+    drop = DropProgress("source 0", 1 - kept, 10, "", windows=windows, dropped=windows - round(kept * windows))
     return tuple(
         EpochProgress(
             "q",
@@ -36,7 +36,7 @@ def epochs(count: int, seconds: float = 4.0, kept: float = 1.0, drops: bool = Tr
             operators=(
                 OperatorProgress("window-1", emitted=round(kept * windows), watermark=round((i + 1) * seconds) * S),
             ),
-            drops=(told,) if drops else (),
+            drops=(drop,) if drops else (),
         )
         for i in range(count)
     )
@@ -102,8 +102,8 @@ def test_a_trial_without_settled_epochs_is_no_number_and_still_json() -> None:
     trial = Trial.of(Run(load(), 1_000.0, epochs(1)), "a", "2 x", capacity=500.0, bound=10.0)
     assert math.isnan(trial.share)
     assert not trial.held
-    told = json.loads(json.dumps(trial.as_json(), allow_nan=False))
-    assert told["delivered"] is None
+    trial_json = json.loads(json.dumps(trial.as_json(), allow_nan=False))
+    assert trial_json["delivered"] is None
 
 
 def test_percentiles() -> None:

@@ -246,6 +246,6 @@ def test_labels_are_the_papers() -> None:
         ({"policy": "lm", "balance": 2.0}, "balance"),
     ],
 )
-def test_wrong_settings_are_told(settings: dict, said: str) -> None:
+def test_wrong_settings_are_refused(settings: dict, said: str) -> None:
     with pytest.raises(InvalidArgumentError, match=said):
         Partitioning(**settings)

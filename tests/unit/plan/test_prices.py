@@ -130,9 +130,9 @@ def test_choose_batch_follows_the_load() -> None:
 
 def priced(strategy: Strategy, *windows: Window, rows_per_pane: float = 1.0, python: bool = False) -> float:
     panes = Panes(windows)
-    counted = panes.in_panes()
-    longest = max(w.size for w in counted)
-    layout = Batches.over(counted, 4 * longest)
+    in_panes = panes.in_panes()
+    longest = max(w.size for w in in_panes)
+    layout = Batches.over(in_panes, 4 * longest)
     found = price(
         strategy,
         panes,

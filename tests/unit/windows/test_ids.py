@@ -164,11 +164,11 @@ def test_windows_are_runs_of_whole_panes(windows: list[Window], j: int) -> None:
     panes = Panes(tuple(windows))
     g = panes.size
     assert g == oracle.pane_size(windows)
-    for window, counted in zip(windows, panes.in_panes(), strict=True):
+    for window, in_panes in zip(windows, panes.in_panes(), strict=True):
         start = window_start(j, window)
         ids = {pane_of(t, g, panes.origin) for t in range(start, start + window.size)}
-        first = counted.offset + j * counted.slide
-        assert ids == set(range(first, first + counted.size))
+        first = in_panes.offset + j * in_panes.slide
+        assert ids == set(range(first, first + in_panes.size))
         assert len(ids) == panes.per_window(window)
 
 
@@ -181,13 +181,13 @@ def test_pane_is_a_tumbling_window(t: int, size: int, origin: int) -> None:
 def test_batches_are_just_long_enough(windows: list[Window], slide: int) -> None:
     #   batch k      [ panes from before ........ | the stretch in which its windows end )
     #                origin + k*slide                                                   + size
-    counted = Panes(tuple(windows)).in_panes()
-    layout = Batches.over(counted, slide)
+    in_panes = Panes(tuple(windows)).in_panes()
+    layout = Batches.over(in_panes, slide)
     assert layout.as_window() == Window(layout.size, slide, layout.origin)
     assert layout.replication == layout.size / slide
-    longest_reach, waits = 0, dict.fromkeys(counted, 0)
+    longest_reach, waits = 0, dict.fromkeys(in_panes, 0)
     # Windows repeat, seen from the batches, after the least common multiple of all slides.
-    for w in counted:
+    for w in in_panes:
         for start in range(w.offset, w.offset + math.lcm(w.slide, slide), w.slide):
             end = start + w.size
             near = start // slide - layout.first_start(0, w) // slide
@@ -198,19 +198,19 @@ def test_batches_are_just_long_enough(windows: list[Window], slide: int) -> None
             longest_reach = max(longest_reach, begin + layout.size - slide - start)
             waits[w] = max(waits[w], begin + layout.size - end)
     assert layout.size == slide + max(0, longest_reach)  # no longer than some window needs
-    assert {w: layout.longest_wait(w) for w in counted} == waits
+    assert {w: layout.longest_wait(w) for w in in_panes} == waits
 
 
 @given(specs(40, origin=False), batches)
 def test_pane_batches_of_one_window_are_the_papers_batch_windows(window: Window, batch: int) -> None:
     panes = Panes((window,))
-    (counted,) = panes.in_panes()
-    layout, paper = Batches.over([counted], batch * counted.slide), batch_window(window, batch)
+    (in_panes,) = panes.in_panes()
+    layout, paper = Batches.over([in_panes], batch * in_panes.slide), batch_window(window, batch)
     assert (layout.size * panes.size, layout.slide * panes.size) == (paper.size, paper.slide)
     assert layout.origin == 0  # batch k holds the windows kB .. kB+B-1
     for k in (-1, 0, 1):
-        first = layout.first_start(k, counted)
-        ids = [j for j in range(-9 * batch, 9 * batch) if first <= j * counted.slide < first + layout.slide]
+        first = layout.first_start(k, in_panes)
+        ids = [j for j in range(-9 * batch, 9 * batch) if first <= j * in_panes.slide < first + layout.slide]
         assert ids == list(range(k * batch, k * batch + batch))
 
 
