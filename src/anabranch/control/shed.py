@@ -8,7 +8,7 @@ rows that arrived while the previous one ran, so its oldest row has already wait
 This gives the number of rows that an epoch may keep, and so the share of the work that must be saved. Choosing the drop
 points is a linear program with one constraint: the points that lose least (by the weights of their outputs) per second
 saved come first, each up to what its gap bound allows. Of all sets of points that can drop together
-(`shedding.points.cuts`), the controller takes the one that delivers most; if several do, the first of them.
+(`shedding.points.cuts`), the controller takes the one that delivers most; if several do, the one that drops earliest.
 
 | | raised | lowered |
 |---|---|---|

@@ -119,12 +119,12 @@ class PointDrops:
 
 @dataclass(frozen=True)
 class DropPlan:
-    """Which windows an epoch drops, and what the next plan needs to know about this one."""
+    """Which windows an epoch drops, and what the next decision needs to know about this one."""
 
     decisions: Mapping[str, Any] = field(default_factory=dict)
     """the controller's decisions, as plain JSON values"""
     latest: int | None = None
-    """the latest time of a row when the plan was made"""
+    """the latest time of a row when this was decided"""
     advance: int = 0
     """how far an epoch advances event time"""
     points: Mapping[str, PointDrops] = field(default_factory=dict)
