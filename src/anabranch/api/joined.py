@@ -232,7 +232,7 @@ def _check_streams(streams: Sequence[Stream]) -> None:
     for stream in streams:
         if not isinstance(stream, Stream):
             way = "pass its results: .as_stream()" if hasattr(stream, "as_stream") else "pass ab.stream(df, time=...)"
-            raise InvalidArgumentError(f"join() takes streams, not a {type(stream).__name__}", hint=way)
+            raise InvalidArgumentError(f"join() takes only streams, and {type(stream).__name__} is not one", hint=way)
     if len({bool(stream.branches) for stream in streams}) > 1:
         raise StreamingError(
             "a stream cannot be joined with a bounded DataFrame: a window over time needs rows that arrive on both "

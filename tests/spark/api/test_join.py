@@ -345,11 +345,11 @@ W = ("1 s", "1 s")
 REFUSED: dict[str, tuple[Make, type[AnabranchError], str, str]] = {
     "no other": (lambda s: s.join(on="cell", within=("1 s",)), InvalidArgumentError, "two streams", "left.join(right"),
     "a DataFrame": (
-        lambda s: s.join(s.source, on="cell", within=W), InvalidArgumentError, "with a DataFrame", "ab.stream(df"
+        lambda s: s.join(s.source, on="cell", within=W), InvalidArgumentError, "DataFrame is not one", "ab.stream(df"
     ),
     "an aggregate": (
         lambda s: s.join(s.window(size="1 s").agg(n=ab.count()), on="cell", within=W),
-        InvalidArgumentError, "with a Aggregation", ".as_stream()",
+        InvalidArgumentError, "Aggregation is not one", ".as_stream()",
     ),
     "one window": (
         lambda s: s.join(s, on="cell", within=("1 s",)), InvalidArgumentError, "each of the 2 streams",
