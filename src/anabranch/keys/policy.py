@@ -88,7 +88,7 @@ class Partitioning:
         policy = next((policy for policy, known in _NAMES.items() if known == name), None)
         if policy is None or (policy in WITH_CHOICES and not (rest and rest[0].isdigit())):
             raise InvalidArgumentError(
-                f"{label!r} is not the label of a partitioning policy",
+                f"{label!r} is not a partitioning policy",
                 hint=f"the policies are {', '.join(_NAMES.values())}",
             )
         if policy not in WITH_CHOICES:
