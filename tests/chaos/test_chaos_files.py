@@ -218,7 +218,7 @@ def test_a_checkpoint_that_is_gone_while_results_are_there(query: Query, resumes
     folder, away = query.folder / JOB / "checkpoint", query.folder / "away"
     folder.rename(away)
     # A new query would begin with epoch 0, and the sink has one already.
-    assert "has the results of another query" in query.fails(CheckpointError)
+    assert "contains the results of another query" in query.fails(CheckpointError)
     shutil.rmtree(folder)
     away.rename(folder)
     resumes()
@@ -235,7 +235,7 @@ def test_results_that_vanish_while_the_query_runs(query: Query, resumes: Callabl
 
 def test_epochs_of_nobody_knows_whom(query: Query) -> None:
     (query.folder / JOB / "output" / "_owner").unlink()
-    assert "does not say of which query" in query.fails(CheckpointError)
+    assert "contains epochs of an unknown query" in query.fails(CheckpointError)
 
 
 class _Once(Listener):

@@ -405,8 +405,8 @@ def test_what_cannot_run_says_so(spark: SparkSession, tmp_path: Path) -> None:
         (StreamingError, "bounded", lambda: in_micros(feed.batch(spark), time="at").window(size="1 s")
             .agg(n=ab.count()).start(sink, checkpoint=tmp_path / "x")),
         (InvalidArgumentError, "no Delta connector", lambda: query.start(ab.DeltaSink("t"), checkpoint=tmp_path / "x")),
-        (InvalidArgumentError, "no tuple anywhere", lambda: stream.split(3)),
-        (InvalidArgumentError, "0 substreams", lambda: stream.split(0, route="value")),
+        (InvalidArgumentError, "otherwise no tuple goes anywhere", lambda: stream.split(3)),
+        (InvalidArgumentError, r"split\(0\): the number", lambda: stream.split(0, route="value")),
         (InvalidArgumentError, "does not create operators", lambda: stream.process(Running(), "a int")),
         (InvalidArgumentError, "columns that it emits", lambda: stream.process(Running)),
         (InvalidArgumentError, "is not a Spark schema", lambda: stream.process(Running, "a b c")),

@@ -103,7 +103,7 @@ class FileSink(Sink):
         self._claimed = query
 
     def _check_owner(self, query: str) -> None:
-        another = "use a separate folder for these results, one that is empty or does not exist yet"
+        another = "use a separate folder for these results: FileSink(...) with one that is empty or does not exist yet"
         try:
             header, _ = self.folder.read(_OWNER, "owner")
         except StateError as error:
