@@ -1,4 +1,4 @@
-# Anabranch: `make help` says what there is. Needs make and Python 3.11 or newer; `make setup` brings the rest, Java included.
+# Anabranch: `make help` lists the targets. Needs make and Python 3.11 or newer; `make setup` brings the rest, Java included.
 
 SHELL := /bin/sh
 VENV  := .venv

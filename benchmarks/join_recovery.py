@@ -83,10 +83,10 @@ class Delays(Watch):
 
     def on_progress(self, progress: EpochProgress) -> None:
         # The oldest tuple of an epoch arrived when the epoch before it started.
-        cut = self.seen[-1].started if self.seen else progress.started - EPOCH
+        cut = self.history[-1].started if self.history else progress.started - EPOCH
         self.latencies.append((progress.started + progress.seconds - cut) / EPOCH)
         super().on_progress(progress)
-        if len(self.seen) == self.slow_after:
+        if len(self.history) == self.slow_after:
             self.busy = _busy_process()
 
     def stop(self) -> None:
@@ -140,7 +140,7 @@ def recover(
         watch = Delays(float("inf"), 0, slow_after=filling + EVERY)
         query = _start(spark, recording, folder / str(rebalance), tuning, watch, pace=pace)
         try:
-            while len(watch.seen) < filling + EVERY + epochs and not watch.enough.wait(0.5):
+            while len(watch.history) < filling + EVERY + epochs and not watch.enough.wait(0.5):
                 pass
             query.stop()
         finally:
@@ -150,7 +150,7 @@ def recover(
             raise error
     finally:
         vars(join_execution)["JoinOperator"] = original
-    tables = [each.operators[0].decisions["routing"] for each in watch.seen[filling:]]
+    tables = [each.operators[0].decisions["routing"] for each in watch.history[filling:]]
     moved = tuple(i for i in range(1, len(tables)) if tables[i] != tables[i - 1])
     return Recovery(pace, rebalance, tuple(watch.latencies[filling:]), EVERY, moved)
 
@@ -161,8 +161,8 @@ def _pace(spark: SparkSession, recording: Recording, folder: Path, tuning: ab.Jo
     query = _start(spark, recording, folder, tuning, watch, pace=None)
     watch.enough.wait()
     query.stop()
-    last = watch.seen[-4:]
-    intervals = [b.started - a.started for a, b in pairwise(watch.seen[-5:])]
+    last = watch.history[-4:]
+    intervals = [b.started - a.started for a, b in pairwise(watch.history[-5:])]
     busy = statistics.median(max(worker.seconds for worker in each.operators[0].workers) for each in last)
     other = max(0.0, statistics.median(intervals) - busy)
     # Balanced, the slow worker has a third of the work and takes 4/3 of the time of two healthy ones; else twice that.

@@ -184,7 +184,7 @@ class Watch:
 
     rows: float
     epochs: int
-    seen: list[EpochProgress] = field(default_factory=list)
+    history: list[EpochProgress] = field(default_factory=list)
     enough: threading.Event = field(default_factory=threading.Event)
 
     def on_started(self, query: str, run: str) -> None:
@@ -194,8 +194,8 @@ class Watch:
         self.enough.set()
 
     def on_progress(self, progress: EpochProgress) -> None:
-        self.seen.append(progress)
-        if sum(each.rows for each in self.seen) >= self.rows and len(self.seen) >= self.epochs:
+        self.history.append(progress)
+        if sum(each.rows for each in self.history) >= self.rows and len(self.history) >= self.epochs:
             self.enough.set()
 
 
@@ -238,32 +238,34 @@ def ours(spark: SparkSession, recording: Recording, folder: Path, *, rows: bool 
         error = query.exception()
         if error is not None:
             raise error
-        return watch.seen
+        return watch.history
 
     def blocks_of(seconds: int) -> Joined:
         return joined(spark, recording, rows_per_epoch=max(1, round(recording.rate * seconds)))
 
     try:
-        counted = recording.epochs + WARM_UP
+        measured = recording.epochs + WARM_UP
         if rows:
             filled = recording.pieces_before
-            seen = run(joined_rows(spark, recording), Watch(0, filled + counted))[filled:]
+            history = run(joined_rows(spark, recording), Watch(0, filled + measured))[filled:]
         else:
             # Large epochs fill the windows; then the query starts again, with epochs of t_d.
             run(blocks_of(CHUNK), Watch(0.995 * full, 1))
-            seen = run(blocks_of(EPOCH), Watch(0, counted))
+            history = run(blocks_of(EPOCH), Watch(0, measured))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         shutil.rmtree(live, ignore_errors=True)
-    starts = [each.started for each in seen[WARM_UP:counted]] + [seen[counted - 1].started + seen[counted - 1].seconds]
-    emitted = sum(each.operators[0].emitted for each in seen[WARM_UP:counted])
+    starts = [each.started for each in history[WARM_UP:measured]] + [
+        history[measured - 1].started + history[measured - 1].seconds
+    ]
+    emitted = sum(each.operators[0].emitted for each in history[WARM_UP:measured])
     return Trial(
         "ours, rows" if rows else "ours",
         recording.workload.name,
         recording.rate,
         tuple(b - a for a, b in pairwise(starts)),
         emitted / (EPOCH * recording.epochs),
-        seen[counted - 1].state_bytes,
+        history[measured - 1].state_bytes,
         round(2 * recording.rate * recording.workload.window * 64),
     )
 
@@ -298,8 +300,8 @@ def sparks(spark: SparkSession, recording: Recording, folder: Path, store: str) 
         query.stop()
         spark.conf.unset(_STORE)
         shutil.rmtree(folder, ignore_errors=True)
-    counted = [batches[number] for number in sorted(batches)][wanted - recording.epochs : wanted]
-    seconds = tuple(each["durationMs"]["triggerExecution"] / 1_000 for each in counted)
+    measured = [batches[number] for number in sorted(batches)][wanted - recording.epochs : wanted]
+    seconds = tuple(each["durationMs"]["triggerExecution"] / 1_000 for each in measured)
     pairs = recording.workload.pairs(recording.rate)
     return Trial(f"Spark, {store}", recording.workload.name, recording.rate, seconds, pairs)
 

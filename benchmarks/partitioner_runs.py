@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from anabranch.errors import AnabranchError
 from anabranch.keys.census import KeyCounter, heaviest_of
 from anabranch.keys.hashing import hash_keys
-from anabranch.keys.metrics import WindowLoads, loads_of
+from anabranch.keys.metrics import WindowLoads
 from anabranch.keys.partitioner import HeavyKeys, Partitioner, table_of
 from anabranch.keys.policy import Partitioning
 from anabranch.keys.selection import WindowKeys
@@ -154,7 +154,7 @@ def heaviest(hashes: Hashes) -> tuple[tuple[int, int], ...]:
     return () if counts is None else heaviest_of([counts])
 
 
-def seen(windows: Sequence[Hashes], workers: int) -> WindowKeys:
+def window_keys(windows: Sequence[Hashes], workers: int) -> WindowKeys:
     """The input of `selection.select` for these windows."""
     return WindowKeys([len(np.unique(window)) for window in windows], [len(window) / workers for window in windows])
 
@@ -166,6 +166,16 @@ def best(rows: Sequence[Modelled]) -> Modelled:
     evaluation), and so prefer it.
     """
     return min(rows, key=lambda row: row.path)
+
+
+def loads_of(workers: NDArray[Any], keys: NDArray[Any], count: int) -> WindowLoads:
+    """The loads of a window, from the worker and the key of each tuple; `count` is the number of workers."""
+    codes = np.unique(keys, return_inverse=True)[1]
+    distinct = int(codes.max(initial=-1)) + 1
+    pairs = np.unique(workers.astype(np.int64) * max(distinct, 1) + codes)
+    per_worker = np.bincount(pairs // max(distinct, 1), minlength=count)
+    tuples = np.bincount(workers, minlength=count)
+    return WindowLoads(tuple(tuples.tolist()), tuple(per_worker.tolist()), distinct)
 
 
 def _loads(partitioning: Partitioning, workers: int, hashes: Hashes, **how: Any) -> WindowLoads:

@@ -165,7 +165,7 @@ class _Bench:
         rows = runs.model(loaded.name, windows)
         self.modelled += rows
         for v in WORKERS:
-            one, several = (select(runs.seen(windows, v), splitters=p) for p in (1, None))
+            one, several = (select(runs.window_keys(windows, v), splitters=p) for p in (1, None))
             self.selections.append(_selection([row for row in rows if row.workers == v], one, several))
         if loaded.name in (SKEWED, TAXIS):
             self.split += runs.several_splitters(loaded.name, windows, SPLITTERS, _SPLIT_WORKERS)

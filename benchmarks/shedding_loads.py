@@ -28,8 +28,8 @@ def tumbling(micros: float = DELAY) -> Load:
     def build(stream: Stream) -> Sequence[Delivery]:
         if micros:
             stream = stream.with_columns({"work": delay(micros)("value")})
-        counted = stream.window(size="1 s").by("key").agg(n=ab.count(), top=ab.max("work" if micros else "value"))
-        return [counted.to(NoopSink())]
+        per_key = stream.window(size="1 s").by("key").agg(n=ab.count(), top=ab.max("work" if micros else "value"))
+        return [per_key.to(NoopSink())]
 
     outputs = (Output("window-1", SECOND),)
     if micros:
@@ -42,8 +42,8 @@ def nested(micros: float = DELAY / 3, size: float = 0.2) -> Load:
 
     def build(stream: Stream) -> Sequence[Delivery]:
         first = stream.with_columns({"work": delay(micros)("value")})
-        counted = first.window(size=f"{size} s").by("key").agg(n=ab.count(), top=ab.max("work"))
-        second = counted.as_stream().with_columns({"more": delay(FAN_IN * micros)("n")})
+        per_key = first.window(size=f"{size} s").by("key").agg(n=ab.count(), top=ab.max("work"))
+        second = per_key.as_stream().with_columns({"more": delay(FAN_IN * micros)("n")})
         total = second.window(size=f"{FAN_IN * size} s").by("key").agg(n=ab.sum("n"), top=ab.max("more"))
         return [total.to(working_sink(FAN_IN**2 * micros))]
 
@@ -63,8 +63,8 @@ def fan_out(micros: float = DELAY / 3, size: float = 0.5) -> Load:
         deliveries = []
         for windows in (1, 2):
             worked = stream.with_columns({"work": delay(micros)("value")})
-            counted = worked.window(size=f"{windows * size} s").by("key").agg(n=ab.count(), top=ab.max("work"))
-            deliveries.append(counted.to(working_sink(windows * FAN_IN * micros / 2)))
+            per_key = worked.window(size=f"{windows * size} s").by("key").agg(n=ab.count(), top=ab.max("work"))
+            deliveries.append(per_key.to(working_sink(windows * FAN_IN * micros / 2)))
         return deliveries
 
     outputs = tuple(Output(f"window-{i}", round(i * size * SECOND)) for i in (1, 2))
@@ -84,3 +84,10 @@ def sliding(size: int, slide: int, *, unit: float = 0.1, micros: float = DELAY /
 
     outputs = (Output("window-1", round(slide * unit * SECOND)),)
     return Load(f"size {size}, slide {slide}", build, outputs, 1 / unit, _guess(micros * (1 + 1 / slide)))
+
+
+def early_kept(p: float, bound: int, size: int, slide: int) -> float:
+    """The share of tuples that pass a window drop WinDrop(size, slide, p, B), as published (docs/papers.md)."""
+    if bound < size // slide:
+        return 1.0
+    return 1.0 - p * ((bound + 1) * slide - size) / ((bound - 1) * slide + size)

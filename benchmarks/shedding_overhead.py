@@ -62,10 +62,10 @@ class Filtered:
         stream = ab.stream(rows, time="t", watermark="0 seconds")
         if self.selectivity < 1:
             stream = stream.filter(f"v < {100 * self.selectivity}")
-        counted = stream.window(size=f"{self.size} ms").by("key").agg(n=ab.count(), total=ab.sum("v"))
+        aggregated = stream.window(size=f"{self.size} ms").by("key").agg(n=ab.count(), total=ab.sum("v"))
         qos = None if share is None else ab.QoS(max_gap=10, drop_share=share)
         query = ab.start(
-            counted.to(NoopSink()),
+            aggregated.to(NoopSink()),
             checkpoint=where / "checkpoint",
             live=where / "live",
             workers=usable_cores(),

@@ -355,13 +355,13 @@ class Runner:
         wanted = warm_up + epochs
         longest = PATIENCE * wanted * trigger
         run = self.live(load, rate, seconds=longest, qos=qos, trigger=trigger, epochs=wanted)
-        counted = [epoch for epoch in run.epochs[warm_up:] if epoch.rows]
-        if not counted:
+        measured = [epoch for epoch in run.epochs[warm_up:] if epoch.rows]
+        if not measured:
             raise AnabranchError(
                 f"{load.name}: {wanted} epochs did not end within {longest:g} s at {rate:,.0f} rows/s",
                 hint="is the machine busy with something else?",
             )
-        return float(median(epoch.rows for epoch in counted)), float(median(epoch.seconds for epoch in counted))
+        return float(median(epoch.rows for epoch in measured)), float(median(epoch.seconds for epoch in measured))
 
 
 def _operator(epoch: EpochProgress, name: str) -> Any:

@@ -342,7 +342,7 @@ class _Bench:
         costs = SplitCosts.from_measures(full, [], self.workers)
         if costs is None:
             return 1
-        return splitters_needed(desired, costs.single_rate(), self.workers, b=costs.b, limit=self.cores)
+        return splitters_needed(desired, 1 / costs.splitter(1), self.workers, b=costs.b, limit=self.cores)
 
     def _race(self, contestants: dict[str, Callable[[], object]], rows: int, setting: str) -> list[Measured]:
         """The contestants take turns, so that other load on the machine affects all; the best run of each counts."""

@@ -252,14 +252,14 @@ def simulated(
     cluster = Cluster.uniform(workers, noise=0.05, overhead=0.0)
     epochs = round(seconds / t_d)
     run = simulate(work, [controller], constant(2 * rate), cluster, epochs=epochs, trigger_seconds=t_d, seed=1)
-    seen = [epoch.operators[0] for epoch in run.history[epochs // 2 :]]
+    operators = [epoch.operators[0] for epoch in run.history[epochs // 2 :]]
 
     def mean(metric: str, *, each: bool = False) -> float:
-        return float(np.mean([op.metrics[f"{metric}_us"] / 1e6 / (len(op.workers) if each else 1) for op in seen]))
+        return float(np.mean([op.metrics[f"{metric}_us"] / 1e6 / (len(op.workers) if each else 1) for op in operators]))
 
     return Found(
         mean("delay"), mean("idle", each=True), mean("communication", each=True), mean("communication_least"),
-        mean("communication_most"), mean("communication"), float(np.mean([len(op.workers) for op in seen])),
+        mean("communication_most"), mean("communication"), float(np.mean([len(op.workers) for op in operators])),
     )  # fmt: skip
 
 

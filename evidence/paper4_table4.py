@@ -32,9 +32,9 @@ def main() -> None:
         files = rows.write(run.folder / "rows")
         for selectivity in SELECTIVITIES:
             for size in sizes:
-                seen = compared(run.spark, files, run.folder, Filtered(size, selectivity), rounds)
+                comparison = compared(run.spark, files, run.folder, Filtered(size, selectivity), rounds)
                 for name, many in found.items():
-                    many[selectivity].append(seen.ratio(name))
+                    many[selectivity].append(comparison.ratio(name))
                 ratios = ", ".join(f"{name}: {many[selectivity][-1]:.3f}" for name, many in found.items())
                 say(f"windows of {size}, selectivity {selectivity:g}: {ratios}")
 

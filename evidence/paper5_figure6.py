@@ -41,7 +41,7 @@ def main() -> None:
     measured = MEASURED[:3] if options.quick else MEASURED
     count, rows = (8, 2_048) if options.quick else (64, WINDOW_ROWS)
     costs = profiled(count, rows)
-    single = costs.single_rate()
+    single = 1 / costs.splitter(1)
     rates: dict[str, list[float]] = {name: [] for name in choices(single, costs)}
     chosen: dict[str, list[int]] = {name: [] for name in rates}
     for q in measured:

@@ -19,7 +19,7 @@ def main() -> None:
     measured = MEASURED[:3] if options.quick else MEASURED
     count, rows = (8, 2_048) if options.quick else (64, WINDOW_ROWS)
     costs = profiled(count, rows)
-    single = costs.single_rate()
+    single = 1 / costs.splitter(1)
     shares: dict[str, list[float]] = {name: [] for name in choices(single, costs)}
     for q in measured:
         stream = windows(count, rows, q)

@@ -80,7 +80,7 @@ class InPython:
         )
 
 
-def _counted(state: list[int], value: int) -> list[int]:
+def _added(state: list[int], value: int) -> list[int]:
     state[0] += 1
     state[1] += value
     return state
@@ -90,7 +90,7 @@ def count_and_sum(column: str) -> InPython:
     return InPython(
         (column,),
         init=lambda: [0, 0],
-        incr=_counted,
+        incr=_added,
         merge=lambda a, b: [a[0] + b[0], a[1] + b[1]],
         final=lambda state: state,
         plain=lambda: F.array(F.count(F.lit(1)), F.sum(column)),

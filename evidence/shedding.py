@@ -32,7 +32,7 @@ from common import save_plot
 
 from anabranch.local.session import local_session
 from anabranch.query.settings import DropAt
-from anabranch.windows.spans import early_kept
+from benchmarks.shedding_loads import early_kept
 from benchmarks.shedding_runs import MAX_GAP, Load, Runner, Trial
 
 

@@ -300,8 +300,8 @@ def main() -> int:
     fine = all(each.fine for each in verdicts)
     if asked.json:
         found = {each.figure: asdict(each) | {"fine": each.fine} for each in verdicts}
-        seen = [asdict(each) for each in samples]
-        print(json.dumps({"fine": fine, "short": short, "rows": rows, "figures": found, "samples": seen}))
+        sampled = [asdict(each) for each in samples]
+        print(json.dumps({"fine": fine, "short": short, "rows": rows, "figures": found, "samples": sampled}))
     return 0 if fine else 1
 
 

@@ -140,12 +140,12 @@ def replay(
 
 def _watch(query: StreamingQuery, screen: _Screen, console: Console) -> None:
     """Update the screen until the stream ends. Without a terminal, print nothing before the end."""
-    seen = -1
+    shown = -1
     with Live(screen if console.is_terminal else Text(), console=console, refresh_per_second=8):
         while query.isActive:
             last = query.lastProgress
-            if last is not None and last.batchId != seen:
-                seen = last.batchId
+            if last is not None and last.batchId != shown:
+                shown = last.batchId
                 screen.note(query.recentProgress)
             time.sleep(_POLL_S)
         query.awaitTermination()  # raises the error of a failed stream

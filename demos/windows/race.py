@@ -119,8 +119,8 @@ def race(reports: DataFrame, written: Reports, piece: Slice, work: Path, *, note
     note(f"Anabranch over the same {piece.rows:,} reports, windows of {', '.join(LENGTHS)} at once")
     on_slice = _run_ours(sliced, work / "ours-on-slice", piece.rows)
     note(f"Anabranch over all {written.rows:,} reports, windows of {', '.join(LENGTHS)} at once")
-    counted = Observation()
-    together = _run_ours(reports, work / "ours", written.rows, observation=counted)
+    observation = Observation()
+    together = _run_ours(reports, work / "ours", written.rows, observation=observation)
     windows = read(work / "ours")
     all_of_spark = Timing(piece.rows, sum(timing.seconds for timing in spark.values()))
     return Race(
@@ -130,7 +130,7 @@ def race(reports: DataFrame, written: Reports, piece: Slice, work: Path, *, note
         ours_on_slice=on_slice,
         windows=windows,
         spark_windows=read(work / "spark"),
-        null_times=int(counted.get["null_time"]),
+        null_times=int(observation.get["null_time"]),
     )
 
 

@@ -36,7 +36,7 @@ class Cluster:
         self._count = workers
         self._master: subprocess.Popen[bytes] | None = None
         self.workers: list[subprocess.Popen[bytes]] = []
-        self._seen: set[psutil.Process] = set()
+        self._processes: set[psutil.Process] = set()
 
     @property
     def url(self) -> str:
@@ -57,7 +57,7 @@ class Cluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.remember()
-        kill([*self._seen])
+        kill([*self._processes])
         for process in (self._master, *self.workers):
             if process is not None:
                 process.wait()
@@ -65,7 +65,7 @@ class Cluster:
     def remember(self) -> None:
         """Note all processes of the cluster: those below one that is killed have no parent afterwards."""
         started = [process for process in (self._master, *self.workers) if process is not None]
-        self._seen.update(each for process in started for each in family(process.pid))
+        self._processes.update(each for process in started for each in family(process.pid))
 
     def mend(self) -> None:
         """Start as many workers as are missing."""

@@ -156,11 +156,11 @@ def run_round(
         driver = Driver(each.job, recording, folder, cluster.url if cluster else LOCAL)
         stack.callback(driver.close)
         due, victim = 1 + rng.randint(0, gap[0]), next(turns)
-        seen, changed = 0, time.monotonic()
+        published_before, changed = 0, time.monotonic()
         while not driver.finished():
             published = driver.published()
-            if published != seen:
-                seen, changed = published, time.monotonic()
+            if published != published_before:
+                published_before, changed = published, time.monotonic()
             elif time.monotonic() - changed > STUCK:
                 raise ChaosError(f"{each.job} has been stuck in epoch {published} for {STUCK} s\n{driver.tail()}")
             if due <= published < epochs - 1:

@@ -124,7 +124,7 @@ def linearroad(spark: SparkSession, recording: Path, output: Path) -> list[Deliv
     )
 
 
-def placed(rows: Stream) -> Any:
+def by_policy(rows: Stream) -> Any:
     total = ab.user_aggregate(
         "speed",
         init=lambda: [0.0, 0.0],
@@ -161,11 +161,11 @@ def _rows(recording: Path) -> int:
 def shed(rows: Stream, output: Path) -> list[Delivery]:
     per_cell = rows.window(size="2 s", slide="1 s").by("cell").agg(n=ab.count(), mean=ab.avg("speed"))
     longer = per_cell.window(size="6 s", slide="2 s").by("cell").agg(n=ab.sum("n"), fastest=ab.max("mean"))
-    counted = rows.filter("vehicle < 50").window(rows=100, slide_rows=60).by("cell").agg(mean=ab.avg("speed"))
+    count_windows = rows.filter("vehicle < 50").window(rows=100, slide_rows=60).by("cell").agg(mean=ab.avg("speed"))
     return [
         per_cell.to(ab.FileSink(output / "cells"), max_gap=8),
         longer.to(ab.FileSink(output / "longer"), weight=2.0),
-        counted.to(ab.FileSink(output / "counted")),
+        count_windows.to(ab.FileSink(output / "counted")),
     ]
 
 
@@ -183,7 +183,7 @@ def deliveries(
     source = ab.replay(spark, recording / "recording.parquet", time="at", rows_per_epoch=rows_per_epoch)
     if name == "shed":
         return shed(ab.stream(source, time="at", watermark="1 s"), output)
-    queries = {"aggregates": aggregates, "split": split, "nested": nested, "placed": placed}
+    queries = {"aggregates": aggregates, "split": split, "nested": nested, "placed": by_policy}
     query = queries[name]
     return [query(ab.stream(source, time="at", watermark="1 s")).to(ab.FileSink(output))]
 

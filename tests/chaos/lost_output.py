@@ -70,7 +70,7 @@ def arriving(rows: DataFrame) -> DataFrame:
     return rows.mapInArrow(in_any_order, rows.schema).repartition(4, "k")
 
 
-def placed(spark: SparkSession, policy: str, folder: Path) -> dict[str, object]:
+def partitioned_twice(spark: SparkSession, policy: str, folder: Path) -> dict[str, object]:
     """A bounded plan, without Spark's own guard."""
     lose = Lose(folder)
 
@@ -133,10 +133,12 @@ def wrong(found: dict[str, int]) -> dict[str, int]:
 def main(master: str, folder: Path) -> None:
     spark = session(master)
     print(json.dumps(running(spark, folder)), flush=True)
-    print(json.dumps(placed(spark, "fld", folder / "fld")), flush=True)  # with the guard, which must find no difference
+    print(
+        json.dumps(partitioned_twice(spark, "fld", folder / "fld")), flush=True
+    )  # with the guard, which must find no difference
     spark.conf.set(GUARD, "false")
     for policy in ("sh", "cam"):
-        print(json.dumps(placed(spark, policy, folder / policy)), flush=True)
+        print(json.dumps(partitioned_twice(spark, policy, folder / policy)), flush=True)
     spark.stop()
 
 

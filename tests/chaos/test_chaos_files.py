@@ -177,8 +177,8 @@ def test_a_damaged_file(
     path = query.file(pattern)
     content = path.read_bytes()
     damage(path)
-    told = query.fails(kind)
-    assert message in told
+    error = query.fails(kind)
+    assert message in error
     path.write_bytes(content)
     resumes()
 
@@ -218,7 +218,7 @@ def test_a_checkpoint_that_is_gone_while_results_are_there(query: Query, resumes
     folder, away = query.folder / JOB / "checkpoint", query.folder / "away"
     folder.rename(away)
     # A new query would begin with epoch 0, and the sink has one already.
-    assert "has the results of another query" in query.fails(CheckpointError)
+    assert "contains the results of another query" in query.fails(CheckpointError)
     shutil.rmtree(folder)
     away.rename(folder)
     resumes()
@@ -227,7 +227,7 @@ def test_a_checkpoint_that_is_gone_while_results_are_there(query: Query, resumes
 def test_results_that_vanish_while_the_query_runs(query: Query, resumes: Callable[..., None]) -> None:
     output, away = query.folder / JOB / "output", query.folder / "away"
     vanish = _Once(lambda: output.rename(away))
-    assert "vanished while the query ran" in query.fails(StateError, listeners=[vanish])
+    assert "disappeared while the query ran" in query.fails(StateError, listeners=[vanish])
     shutil.rmtree(output)
     away.rename(output)
     resumes()
@@ -235,7 +235,7 @@ def test_results_that_vanish_while_the_query_runs(query: Query, resumes: Callabl
 
 def test_epochs_of_nobody_knows_whom(query: Query) -> None:
     (query.folder / JOB / "output" / "_owner").unlink()
-    assert "does not say of which query" in query.fails(CheckpointError)
+    assert "contains epochs of an unknown query" in query.fails(CheckpointError)
 
 
 class _Once(Listener):
@@ -290,9 +290,9 @@ def test_a_full_disk(place: str, query: Query, resumes: Callable[..., None], sma
         (small_disk / place).mkdir()
     there.symlink_to(small_disk / place)
     ballast = fill(small_disk)
-    told = query.fails(StateError)
-    assert os.strerror(errno.ENOSPC) in told
-    assert "Nothing was lost" in told
+    error = query.fails(StateError)
+    assert os.strerror(errno.ENOSPC) in error
+    assert "Nothing was lost" in error
     ballast.unlink()
     resumes()
 

@@ -40,7 +40,7 @@ def test_equal_results(wanted: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("got", "told"),
+    ("got", "expected"),
     [
         ({0: [1, 2, 3]}, "output/epoch=2/part-00000.parquet is missing"),
         ({0: [1, 2, 3], 1: [9], 2: [4]}, "output/epoch=1/part-00000.parquet should not be there"),
@@ -50,8 +50,8 @@ def test_equal_results(wanted: Path, tmp_path: Path) -> None:
     ],
     ids=["epoch lost", "epoch twice", "row lost", "row twice", "order"],
 )
-def test_what_differs_is_told(wanted: Path, tmp_path: Path, got: dict[int, list[int]], told: str) -> None:
-    assert differences(wanted, results(tmp_path / "got", got)) == [told]
+def test_what_differs_is_reported(wanted: Path, tmp_path: Path, got: dict[int, list[int]], expected: str) -> None:
+    assert differences(wanted, results(tmp_path / "got", got)) == [expected]
 
 
 def test_late_rows_are_compared_too(wanted: Path, tmp_path: Path) -> None:

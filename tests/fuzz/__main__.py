@@ -75,11 +75,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console) as progress,
     ):
         task = progress.add_task("starting", total=None)
-        told = time.monotonic()
+        printed_at = time.monotonic()
         for number, case in _cases(options):
             progress.update(task, description=f"case {number} ({case.kind}): {tally.summary}")
-            if not console.is_terminal and time.monotonic() > told + SILENCE:
-                told = time.monotonic()
+            if not console.is_terminal and time.monotonic() > printed_at + SILENCE:
+                printed_at = time.monotonic()
                 console.print(f"case {number}: {tally.summary}", highlight=False)
             _one(options, number, case, spark, tally, progress.console)
     _tables(tally, console)
@@ -147,8 +147,8 @@ def _script(case: Case, outcome: Outcome, again: str, spark: SparkSession, secon
     small = shrink(case, fails_alike, 0.0 if case.kills else seconds)
     last = outcome if small == case else run(small, spark)
     shown = [line[:300] for line in last.detail.splitlines() if line.strip()]
-    told = [again, outcome.signature, *shown[:8], *(["..."] if len(shown) > 8 else [])]
-    return script_of(small, "\n".join(told), expected(small))
+    comment = [again, outcome.signature, *shown[:8], *(["..."] if len(shown) > 8 else [])]
+    return script_of(small, "\n".join(comment), expected(small))
 
 
 def _tables(tally: Tally, console: Console) -> None:

@@ -50,17 +50,17 @@ def differences(case: Case, expected: Expected, came: dict[str, Any]) -> list[st
     return found
 
 
-def _late(case: Case, counted: int, wanted: int) -> bool:
+def _late(case: Case, reported: int, wanted: int) -> bool:
     """Whether a count of late rows is right. A late row of windows that are dropped counts as shed."""
-    return counted == wanted if case.shed is None else counted <= wanted
+    return reported == wanted if case.shed is None else reported <= wanted
 
 
 def _windows(case: Case, expected: Expected, rows: Came) -> Iterable[str]:
     may = {identity(case, row): row for row in expected.may}
-    seen: Counter[str] = Counter()
+    times_of: Counter[str] = Counter()
     for epoch, row in rows:
         name = identity(case, row)
-        seen[name] += 1
+        times_of[name] += 1
         wanted = may.get(name)
         if wanted is None:
             yield f"extra: {row}"
@@ -73,12 +73,12 @@ def _windows(case: Case, expected: Expected, rows: Came) -> Iterable[str]:
             yield f"columns: {list(row)}, not {list(wanted)}"
         if expected.epochs is not None and not wrong and expected.epochs[name] != epoch:
             yield f"epoch: {name} came in epoch {epoch}, not {expected.epochs[name]}"
-    for name, times in seen.items():
+    for name, times in times_of.items():
         if times > 1:
             yield f"twice: {name} came {times} times"
     if case.shed is None:
         for row in expected.must:
-            if identity(case, row) not in seen:
+            if identity(case, row) not in times_of:
                 yield f"missing: {row}"
 
 

@@ -128,23 +128,23 @@ def _play(case: Case) -> list[Reached]:
         behind = watermark
         if by_pane and watermark is not None and len(known) == len(latest):
             behind = max(watermark, min(known) - case.watermark)
-        seen: list[int | None] = []
+        newest: list[int | None] = []
         for i, source in enumerate(case.sources):
             every = _rows(source.epochs[epoch], source)
             rows = [row for row in every if wanted(row)]
             bad += sum(row[TIME] is None for row in rows)
             timed = _with_time(rows, source)
-            seen.append(max((t for t, _ in timed), default=None))
+            newest.append(max((t for t, _ in timed), default=None))
             for t, row in timed:
                 end = _pane_end(t, first.windows) if by_pane and first is not None else t + 1
                 if behind is not None and end <= behind:
                     late += 1
                 else:
                     taken[i].append((t, row))
-            moved = seen[i] if rows else max((t for t, _ in _with_time(every, source)), default=None)
-            seen[i], latest[i] = _later(latest[i], seen[i]), _later(latest[i], moved)
-        if all(each is not None for each in seen):
-            watermark = _later(watermark, min(each for each in seen if each is not None) - case.watermark)
+            moved = newest[i] if rows else max((t for t, _ in _with_time(every, source)), default=None)
+            newest[i], latest[i] = _later(latest[i], newest[i]), _later(latest[i], moved)
+        if all(each is not None for each in newest):
+            watermark = _later(watermark, min(each for each in newest if each is not None) - case.watermark)
         stages.append(Reached([list(rows) for rows in taken], watermark, late, bad))
     return stages
 
@@ -172,8 +172,8 @@ def _delivered(case: Case, reached: Reached) -> list[Result]:
     if watermark is None:
         return []
     if case.levels[0].count is not None:
-        counted = [[(t, row) for t, row in rows if t < watermark] for rows in reached.rows]
-        return _results(case, counted)
+        in_time = [[(t, row) for t, row in rows if t < watermark] for rows in reached.rows]
+        return _results(case, in_time)
     return _results(case, reached.rows, watermark)
 
 
@@ -207,7 +207,7 @@ def _results(case: Case, rows: Sequence[Sequence[Timed]], watermark: int | None 
 def _level(level: Level, rows: Sequence[Timed], types: dict[str, str], unit: int) -> list[Result]:
     members: dict[tuple[Any, ...], list[Timed]] = defaultdict(list)
     keys: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for window, place, timed in _placed(level, rows):
+    for window, place, timed in _windows_of(level, rows):
         key = tuple(canonical(timed[1][name]) for name in level.keys)
         members[window, place, key].append(timed)
         keys[key] = {name: timed[1][name] for name in level.keys}
@@ -222,7 +222,7 @@ def _level(level: Level, rows: Sequence[Timed], types: dict[str, str], unit: int
     return found
 
 
-def _placed(level: Level, rows: Sequence[Timed]) -> Iterable[tuple[int, tuple[int, int], Timed]]:
+def _windows_of(level: Level, rows: Sequence[Timed]) -> Iterable[tuple[int, tuple[int, int], Timed]]:
     """Every row with each window it is in: number of the specification, start and end."""
     for number, window in enumerate(level.windows):
         for t, row in rows:
@@ -231,10 +231,10 @@ def _placed(level: Level, rows: Sequence[Timed]) -> Iterable[tuple[int, tuple[in
                 yield number, (start, start + window.size), (t, row)
                 start -= window.slide
     if level.count is not None:
-        yield from _counted(level, rows)
+        yield from _count_windows_of(level, rows)
 
 
-def _counted(level: Level, rows: Sequence[Timed]) -> Iterable[tuple[int, tuple[int, int], Timed]]:
+def _count_windows_of(level: Level, rows: Sequence[Timed]) -> Iterable[tuple[int, tuple[int, int], Timed]]:
     """Rows in the order of time, and then of their other columns; only windows that are full."""
     assert level.count is not None
     groups: dict[tuple[Any, ...], list[Timed]] = defaultdict(list)

@@ -98,8 +98,8 @@ def _error(case: Case, wanted: Expected, error: Exception) -> Outcome:
 def _telling(text: str) -> str:
     """The line of an error that says most: Spark's text is a page of stack traces."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    told = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Invalid)\b.*: ", line)]
-    return (told or lines or [text])[-1][:300]
+    messages = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Invalid)\b.*: ", line)]
+    return (messages or lines or [text])[-1][:300]
 
 
 def _places(text: str) -> list[str]:

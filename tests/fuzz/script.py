@@ -121,7 +121,7 @@ if __name__ == "__main__":
     sys.exit(1 if missing or wrong else 0)
 """
 
-_TOLD = """\
+_REPORT = """\
     for _, told in found.get("report", ()):
         print("dropped:", told)
         first, last = plain(told["first_start"]), plain(told["last_start"])
@@ -147,11 +147,11 @@ def script_of(case: Case, about: str, expected: Expected | None) -> str:
     """A script that anybody can run. Without `expected` it only runs the query: it is said to fail."""
     must = _texts(expected.must) if expected is not None else []
     may = [row for row in _texts(expected.may) if row not in must] if expected is not None else []
-    told = "".join(f"# {line}\n" for line in about.splitlines())
+    header = "".join(f"# {line}\n" for line in about.splitlines())
     lists = f"\nMUST = {_listed(must)}\nMAY = {_listed(may)}\n"
-    shed = "" if case.shed is None or case.levels[-1].count is not None else _TOLD
+    shed = "" if case.shed is None or case.levels[-1].count is not None else _REPORT
     main = _MAIN.replace("@TOLD@", shed.replace("UNIT", str(case.sources[0].unit)))
-    return told + source_of(case) + _PLAIN + lists + main
+    return header + source_of(case) + _PLAIN + lists + main
 
 
 def _listed(rows: Iterable[str]) -> str:

@@ -177,10 +177,10 @@ def evaluate(
 
 
 def _evaluate(
-    placed: Sequence[tuple[int, Row]], window: Window, aggregates: Mapping[str, Oracle], keys: Sequence[str]
+    rows_at: Sequence[tuple[int, Row]], window: Window, aggregates: Mapping[str, Oracle], keys: Sequence[str]
 ) -> Result:
     members: dict[tuple[Any, ...], list[Row]] = {}
-    for at, row in placed:
+    for at, row in rows_at:
         for j in windows_of(at, window):
             start = window.origin + j * window.slide
             members.setdefault((*(row[k] for k in keys), start, start + window.size), []).append(row)

@@ -34,7 +34,7 @@ class Drop(NamedTuple):
 
 
 @dataclass
-class Counted:
+class KeyCount:
     """One count: that of a key, or of all rows."""
 
     number: int
@@ -52,7 +52,7 @@ class Counting:
     per_key: bool
     buckets: int
     waiting: list[Row] = field(default_factory=list)
-    counts: dict[str | None, Counted] = field(default_factory=dict)
+    counts: dict[str | None, KeyCount] = field(default_factory=dict)
     p: float = 0.0
     dropped_rows: int = 0
 
@@ -75,11 +75,11 @@ class Counting:
                 count.tally = Tally(count.tally.run)
         self.p = p
         for row in due:
-            self.counts.setdefault(row.key if self.per_key else None, Counted(len(self.counts)))
+            self.counts.setdefault(row.key if self.per_key else None, KeyCount(len(self.counts)))
         for row in sorted(due, key=lambda row: (row.time, *map(spark_order, row[1:]))):
             self._count(self.counts[row.key if self.per_key else None], row, drop)
 
-    def _count(self, count: Counted, row: Row, drop: Drop | None) -> None:
+    def _count(self, count: KeyCount, row: Row, drop: Drop | None) -> None:
         at = len(count.rows)
         if at % self.slide == 0:
             bound = 0 if drop is None else self.unit_bound(drop.bound)
@@ -101,7 +101,7 @@ class Counting:
             for start in range(unit * self.slide, (unit + 1) * self.slide, w.slide)
         )
 
-    def windows_begun(self, count: Counted, spec: int) -> list[bool]:
+    def windows_begun(self, count: KeyCount, spec: int) -> list[bool]:
         """Of each window whose first row has come, whether it is kept."""
         starts = range(0, len(count.rows), self.windows[spec].slide)
         return [count.kept[start // self.slide] for start in starts]

@@ -157,7 +157,7 @@ def table_3(
     literal: bool = False,
 ) -> Results:
     """The results of all boxes below a point, with a WinDrop there that takes the paper's size of the span."""
-    span = point.paper
+    span = point.span_without_slides
     # The unit [start, end), turned.
     marks = [(1 - span.end(unit), 1 - span.start(unit), dropped(unit)) for unit in units]
     around = evaluate(boxes, sources, filters, fold)[1]

@@ -175,20 +175,20 @@ def least(order: Ints, valid: Any, lo: Ints, hi: Ints) -> Ints:
 @kernel()
 def distinct(starts: Ints, codes: Ints, n_codes: int, lo: Ints, hi: Ints) -> Ints:
     """The number of distinct codes in the panes [lo, hi); pane i has codes[starts[i]:starts[i+1]]."""
-    seen = np.zeros(n_codes, np.int64)
+    occurrences = np.zeros(n_codes, np.int64)
     out = np.empty(len(lo), np.int64)
     count = 0
     added = removed = 0
     for r in range(len(lo)):
         # Both ends only move forward, so each code is added once and removed once.
         for i in range(starts[added], starts[hi[r]]):
-            seen[codes[i]] += 1
-            if seen[codes[i]] == 1:
+            occurrences[codes[i]] += 1
+            if occurrences[codes[i]] == 1:
                 count += 1
         added = hi[r]
         for i in range(starts[removed], starts[lo[r]]):
-            seen[codes[i]] -= 1
-            if seen[codes[i]] == 0:
+            occurrences[codes[i]] -= 1
+            if occurrences[codes[i]] == 0:
                 count -= 1
         removed = lo[r]
         out[r] = count

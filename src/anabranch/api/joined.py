@@ -76,7 +76,7 @@ class Joined(Startable):
         for name in ("groups", "tuning"):
             if getattr(self, name) is not None:
                 raise InvalidArgumentError(
-                    f"{name}=... of a join is for start(): to_df() uses Spark's own join",
+                    f"{name}=... of a join has an effect in start() only: to_df() uses Spark's own join",
                     hint=f"leave {name} out, or run it with start(sink, checkpoint=...)",
                 )
         return plan.build(self.spec)
@@ -209,9 +209,12 @@ def join(
     windows = _within(within, len(streams))
     kind = _how(how, len(streams))
     if groups is not None and (isinstance(groups, bool) or not isinstance(groups, int) or groups < 1):
-        raise InvalidArgumentError(f"groups={groups!r}", hint="give a whole number, at least 1")
+        raise InvalidArgumentError(
+            f"groups={groups!r} is not a positive whole number",
+            hint=f"give 1 or more, or leave it out: the default is {GROUPS}",
+        )
     if tuning is not None and not isinstance(tuning, JoinTuning):
-        raise InvalidArgumentError(f"tuning={tuning!r}", hint="give anabranch.JoinTuning(...)")
+        raise InvalidArgumentError(f"tuning={tuning!r} is not a JoinTuning", hint="write tuning=ab.JoinTuning(...)")
     streams = _with_common_keys(streams, keys)
     columns = _result_columns(streams, keys, suffix)
     schema = _schema(streams, keys, columns)
@@ -224,12 +227,12 @@ def join(
 def _check_streams(streams: Sequence[Stream]) -> None:
     if len(streams) < 2:
         raise InvalidArgumentError(
-            "a join needs two streams", hint="give the other: left.join(right, on=..., within=...)"
+            "a join needs at least two streams", hint="pass the other one: left.join(right, on=..., within=...)"
         )
     for stream in streams:
         if not isinstance(stream, Stream):
-            makes_one = "make it one: .as_stream()" if hasattr(stream, "as_stream") else "write ab.stream(df, time=...)"
-            raise InvalidArgumentError(f"a join with a {type(stream).__name__}, not a stream", hint=makes_one)
+            way = "pass its results: .as_stream()" if hasattr(stream, "as_stream") else "pass ab.stream(df, time=...)"
+            raise InvalidArgumentError(f"join() takes only streams, and {type(stream).__name__} is not one", hint=way)
     if len({bool(stream.branches) for stream in streams}) > 1:
         raise StreamingError(
             "a stream cannot be joined with a bounded DataFrame: a window over time needs rows that arrive on both "
@@ -250,7 +253,7 @@ def _with_keys(streams: Sequence[Stream], on: str | Sequence[str]) -> tuple[list
     spelled = [[column_name(session, _columns(stream), key) for key in keys] for stream in streams]
     keys = tuple(spelled[0])
     if len(set(keys)) < len(keys):
-        raise InvalidArgumentError(f"on={on!r} has the same key twice", hint="leave one out")
+        raise InvalidArgumentError(f"on={on!r} names the same key twice", hint="name it once")
     alike = []
     for stream, own in zip(streams, spelled, strict=True):
         if stream.time.name in own:
@@ -279,16 +282,14 @@ def _within(within: Sequence[Duration], streams: int) -> tuple[int, ...]:
         if window < 0:
             raise InvalidArgumentError(
                 f"within has a window of {describe(window)}, which is negative: no pair could match",
-                hint="give zero or more",
+                hint="give durations of zero or more",
             )
     return windows
 
 
 def _how(how: str, streams: int) -> str:
     if how not in _HOWS:
-        raise InvalidArgumentError(
-            f"how={how!r} is not a join of streams", hint='give "inner", "left", "right" or "full"'
-        )
+        raise InvalidArgumentError(f"how={how!r} is not a kind of join", hint='use "inner", "left", "right" or "full"')
     if streams > 2 and how != "inner":
         raise InvalidArgumentError(
             f"outer joins support two streams, not {streams}",
@@ -324,7 +325,9 @@ def _common_type(key: str, kinds: Sequence[DataType]) -> DataType:
         common = wider
     reason = unhashable(key, common)
     if reason is not None:
-        raise ColumnTypeError(f"streams cannot be joined on it: {reason}", hint="use its parts as keys, or cast it")
+        raise ColumnTypeError(
+            f"streams cannot be joined on this key: {reason}", hint="use its parts as keys, or cast it"
+        )
     return common
 
 
@@ -351,7 +354,10 @@ def _result_columns(
 ) -> tuple[tuple[tuple[str, str], ...], ...]:
     """For each stream (source column, result column). Spark's names do not distinguish upper and lower case."""
     if not isinstance(suffix, str) or not suffix:
-        raise InvalidArgumentError(f"suffix={suffix!r}", hint='give a text, for example suffix="_quote"')
+        raise InvalidArgumentError(
+            f"suffix must be a non-empty string, not {suffix!r}: columns of the same name could not be told apart",
+            hint='write, for example, suffix="_quote"',
+        )
     taken = {key.lower() for key in keys}
     found = []
     for number, stream in enumerate(streams):

@@ -31,7 +31,7 @@ from anabranch.calls import called_as
 from anabranch.errors import InvalidArgumentError
 from anabranch.keys.hashing import key_hash
 from anabranch.keys.metrics import WindowLoads
-from anabranch.keys.policy import COUNTING_KEYS, PAPER, WITH_CHOICES, Partitioning, key_partition
+from anabranch.keys.policy import COUNTING_KEYS, POLICIES_COMPARED, WITH_CHOICES, Partitioning, key_partition
 from anabranch.names import HASH, OWN_WINDOW, WORKER, key_name
 from anabranch.plan.partitioned import Assign
 from anabranch.query.windowed import resolve
@@ -82,11 +82,16 @@ def partition_by(
     if worker is not None and not isinstance(worker, str):
         raise InvalidArgumentError(f"worker={worker!r} is not the name of a column", hint='write worker="worker"')
     if not keys:
-        raise InvalidArgumentError("partition_by without a key", hint='give one: partition_by("user", workers=8)')
+        raise InvalidArgumentError(
+            "partition_by() needs at least one key column", hint='write, for example, partition_by("user", workers=8)'
+        )
 
     def transform(source: DataFrame) -> DataFrame:
         if worker is not None and find_column(source.sparkSession, source.columns, quote(worker)) is not None:
-            raise InvalidArgumentError(f"there already is a column {worker!r}", hint="give worker=... another name")
+            raise InvalidArgumentError(
+                f"the DataFrame already has a column {worker!r}, which worker={worker!r} would hide",
+                hint="give worker=... another name",
+            )
         timed = _timed(source, time, window, time_unit)
         number = F.lit(0).cast("bigint") if timed is None else timed.number
         assigned = _assigned(source, keys, partitioning, workers, number, splitters)
@@ -101,7 +106,7 @@ def partition_report(
     source: DataFrame,
     *keys: ColumnLike,
     workers: int,
-    policies: Sequence[str] = PAPER,
+    policies: Sequence[str] = POLICIES_COMPARED,
     choices: int | None = None,
     cardinality: str | None = None,
     time: str | None = None,
@@ -118,10 +123,13 @@ def partition_report(
     """
     if source.isStreaming:
         raise InvalidArgumentError(
-            "partition_report needs bounded data", hint="start() measures streams: see lastProgress and explain()"
+            "partition_report() needs bounded data, and this is a stream",
+            hint="run the stream with start(), which measures it: see lastProgress and explain()",
         )
     if not policies:
-        raise InvalidArgumentError("policies is empty", hint='give some: policies=("fld", "pk", "cam")')
+        raise InvalidArgumentError(
+            "policies is empty: there is nothing to compare", hint='write, for example, policies=("fld", "pk", "cam")'
+        )
     for name, given, having in (("choices", choices, WITH_CHOICES), ("cardinality", cardinality, COUNTING_KEYS)):
         if given is not None and not having & set(policies):
             raise InvalidArgumentError(
@@ -135,7 +143,10 @@ def partition_report(
         counting = cardinality if policy in COUNTING_KEYS else None
         partitioning = _policy(policy, candidates, counting, workers, splitters)
         if partitioning is None:
-            raise InvalidArgumentError('"auto" is not a policy', hint="give the policies to compare")
+            raise InvalidArgumentError(
+                '"auto" cannot be compared: it leaves the choice of a policy to Anabranch',
+                hint='name policies, for example policies=("fld", "pk", "cam")',
+            )
         reports.append(_report(source, keys, partitioning, workers, timed, splitters))
     whole = reports[0]
     for each in reports[1:]:
@@ -147,7 +158,7 @@ def _policy(
     policy: str, choices: int | None, cardinality: str | None, workers: int, splitters: int | None
 ) -> Partitioning | None:
     if workers is None:
-        raise InvalidArgumentError("workers=None", hint="give a whole number above zero")
+        raise InvalidArgumentError("workers must be a positive whole number, not None", hint="write workers=8")
     found = key_partition(policy, choices, cardinality, workers, splitters).partitioning
     if found is not None and found.policy == "heavy":
         raise InvalidArgumentError(
@@ -178,15 +189,15 @@ def _timed(source: DataFrame, time: str | None, window: Duration | None, unit: T
     if window is None:
         if time is not None or unit is not None:
             raise InvalidArgumentError(
-                "time without window: nothing says when to reset the counts",
-                hint='write time="at", window="10 minutes", or neither',
+                "time= and time_unit= need window=, the interval after which counts are reset",
+                hint='write time="at", window="10 minutes", or leave all of them out',
             )
         return None
     if time is None:
         times = [field.name for field in source.schema if isinstance(field.dataType, TimestampType | TimestampNTZType)]
         if len(times) != 1:
             raise InvalidArgumentError(
-                f"window={window!r} needs a time column, and the timestamps are: {', '.join(times) or 'none'}",
+                f"window={window!r} needs a time column; the timestamps are: {', '.join(times) or 'none'}",
                 hint='name the column: time="at"',
             )
         time = times[0]
@@ -230,8 +241,8 @@ def _report(
     named = [resolve(source, key).alias(name) for key, name in zip(keys, plain, strict=True)]
     window = F.lit(0).cast("bigint") if timed is None else timed.number
     narrow = source.select(window.alias("window"), *named)
-    placed = _assigned(narrow, plain, partitioning, workers, F.col("window"), splitters)
-    pairs = placed.groupBy("window", WORKER, *plain).agg(F.count(F.lit(1)).alias("n"))
+    assigned = _assigned(narrow, plain, partitioning, workers, F.col("window"), splitters)
+    pairs = assigned.groupBy("window", WORKER, *plain).agg(F.count(F.lit(1)).alias("n"))
     loads = pairs.groupBy("window", WORKER).agg(F.sum("n").alias("tuples"), F.count(F.lit(1)).alias("keys"))
     per_window = loads.groupBy("window").agg(F.collect_list(F.struct(quoted(WORKER), "tuples", "keys")).alias("loads"))
     distinct = narrow.distinct().groupBy("window").agg(F.count(F.lit(1)).alias("distinct"))

@@ -145,12 +145,13 @@ class Processed(Startable):
         )
         if not keys or not (totals or largest):
             raise InvalidArgumentError(
-                "combine without a key, or without a column to combine", hint='write .combine(by="query", sums="part")'
+                "combine() needs by=, and at least one column in sums= or maxima=",
+                hint='write, for example, .combine(by="query", sums="part")',
             )
         twice = sorted({name for name in (*keys, *totals, *largest) if (*keys, *totals, *largest).count(name) > 1})
         if twice:
             raise InvalidArgumentError(
-                f"combine has the column {twice[0]!r} twice", hint="name it in only one of by, sums and maxima"
+                f"combine() names the column {twice[0]!r} twice", hint="name it in only one of by, sums and maxima"
             )
         # Combining needs no time; any column will do.
         branch = Branch(Output(self.node, source.name, TimeColumn(keys[0], TimeKind.LONG)))
@@ -228,15 +229,19 @@ def split(
     """See `Stream.split`."""
     if not isinstance(q, int) or q < 1:
         raise InvalidArgumentError(
-            f"a split into {q!r} substreams is not possible", hint="give a whole number, at least 1"
+            f"split({q!r}): the number of substreams must be a positive whole number",
+            hint="write, for example, split(8)",
         )
     if route is None and broadcast is None:
         raise InvalidArgumentError(
-            "a split without a route sends no tuple anywhere", hint="give route=..., broadcast=..., or both"
+            "split() needs route=, broadcast=, or both: otherwise no tuple goes anywhere",
+            hint='write, for example, .split(8, route="lane")',
         )
     for name, value in (("splitters", splitters), ("window_bytes", window_bytes)):
         if value is not None and value < 1:
-            raise InvalidArgumentError(f"{name}={value!r}", hint="give a number above zero, or None to have it tuned")
+            raise InvalidArgumentError(
+                f"{name} must be above zero, not {value!r}", hint="leave it out to have it tuned while the query runs"
+            )
     _check_streaming(stream)
     columns = [F.expr(each) if isinstance(each, str) else each for each in (route, broadcast)]
     for what, each in zip(("the route", "the broadcast"), columns, strict=True):
@@ -255,19 +260,19 @@ def keyed(
     """See `Stream.process`."""
     _check_streaming(stream)
     if not isinstance(groups, int) or groups < 1:
-        raise InvalidArgumentError(f"groups={groups!r}", hint="give a whole number, at least 1")
+        raise InvalidArgumentError(
+            f"groups={groups!r} is not a positive whole number", hint="give 1 or more, or leave it out"
+        )
     columns = [name for name in stream.source.columns if name != EVENT]
     keys = tuple(column_name(stream.source.sparkSession, columns, key) for key in keys)
     if partition is None:
         return Split((stream,), Routing(groups, tuple(keys)) if keys else Routing(1, route=to_the_only))
     if not keys:
-        raise InvalidArgumentError(
-            "partition=... without a key: there is nothing to place", hint="give the key: by=..."
-        )
+        raise InvalidArgumentError("partition= needs a key: there is nothing to place", hint='name the key: by="cell"')
     for key in keys:
         reason = unhashable(key, stream.source.schema[key].dataType)
         if reason is not None:
-            raise ColumnTypeError(f"partition=... cannot be used: {reason}", hint="cast it, or leave partition out")
+            raise ColumnTypeError(f"partition= cannot be used: {reason}", hint="cast the key, or leave partition out")
     routing = Routing(groups, tuple(keys), splitters=partition.splitters, partition=partition, stretch=stretch)
     return Split((stream,), routing)
 
@@ -280,7 +285,7 @@ def to_the_only(block: pa.RecordBatch, q: int) -> NDArray[np.int64]:
 def _check_streaming(stream: Stream) -> None:
     if not stream.branches:
         raise StreamingError(
-            "operators run over streams, and this is a bounded DataFrame",
+            "operators run over streams only, and this is a bounded DataFrame",
             hint="read it as a stream: spark.readStream..., or anabranch.replay(spark, path, time=...)",
         )
 

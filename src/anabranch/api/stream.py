@@ -161,11 +161,11 @@ class Stream:
                 raise self._time_changed()
         time = [] if self.time.name in names else [self.time.column]
 
-        def step(rows: DataFrame) -> DataFrame:
+        def selected(rows: DataFrame) -> DataFrame:
             hidden = [EVENT] if EVENT in rows.columns else []
             return rows.select(*kept, *time, *hidden)
 
-        return self._then("the selection", step)
+        return self._then("the selection", selected)
 
     @called_as('.with_columns({"speed": F.col("meters") / F.col("seconds")})')
     def with_columns(self, columns: Mapping[str, Column]) -> Stream:
@@ -177,16 +177,21 @@ class Stream:
     @called_as(".union(other)")
     def union(self, other: Stream) -> Stream:
         """The rows of both streams, which must have the same columns and the same time column."""
-        if not self._named(other.time.name, self.time.name) or self.source.isStreaming != other.source.isStreaming:
+        if not self._named(other.time.name, self.time.name):
             raise InvalidArgumentError(
-                f"a union of streams with the times {self.time.name!r} and {other.time.name!r}, or of a stream and a "
-                "table: rows would have no common time",
-                hint="rename the time column before ab.stream(...), and give two streams",
+                f"streams in a union must have the same time column; these have {self.time.name!r} and "
+                f"{other.time.name!r}",
+                hint="rename one of the columns before ab.stream(...)",
+            )
+        if self.source.isStreaming != other.source.isStreaming:
+            raise InvalidArgumentError(
+                "a union cannot mix a stream and a bounded DataFrame, which has no watermark",
+                hint="read both as streams (anabranch.replay), or neither",
             )
         if self.time.kind is not other.time.kind:
             raise InvalidArgumentError(
-                f"a union of streams whose column {self.time.name!r} is {self.time.kind.value} in one and "
-                f"{other.time.kind.value} in the other: the same instant would be two times",
+                f"the time column {self.time.name!r} is {self.time.kind.value} in one stream of the union and "
+                f"{other.time.kind.value} in the other: the same instant would be two different times",
                 hint="cast one of them before ab.stream(...)",
             )
         both = analysed("the union", self.source, lambda: self.source.unionByName(other.source))
@@ -283,7 +288,8 @@ class Stream:
         keys = (by,) if isinstance(by, str) else tuple(by)
         if groups is not None and not keys:
             raise InvalidArgumentError(
-                f"groups={groups!r} without a key: one instance sees the whole stream", hint="name the key: by=..."
+                f"groups={groups!r} has no effect without a key: one instance sees the whole stream",
+                hint="name the key with by=..., or leave groups out",
             )
         groups = GROUPS if groups is None else groups
         if partition is None:
@@ -292,13 +298,14 @@ class Stream:
             unused = [name for name, given in policy_settings.items() if given is not None]
             if unused:
                 raise InvalidArgumentError(
-                    f"{', '.join(unused)} have no effect without a policy: the hash of a key decides its group",
-                    hint='give the policy too: partition="cam"',
+                    "without a policy, the hash of a key decides its group, and these settings have no effect: "
+                    f"{', '.join(unused)}",
+                    hint='name a policy, for example partition="cam"',
                 )
             return keyed(self, keys, groups).process(operator, schema, outputs=outputs)
-        placed = key_partition(partition, choices, cardinality, groups, splitters)
+        policy = key_partition(partition, choices, cardinality, groups, splitters)
         stretch = None if partition_window is None else Stretch(Window.of_time(partition_window).size)
-        return keyed(self, keys, groups, placed, stretch).process(operator, schema, outputs=outputs)
+        return keyed(self, keys, groups, policy, stretch).process(operator, schema, outputs=outputs)
 
     @called_as('.window(size="1 h", slide="10 min"), or .window(rows=100, slide_rows=10)')
     def window(
@@ -325,7 +332,7 @@ class Stream:
             )
         if size is not None:
             if slide_rows is not None:
-                raise InvalidWindowError("slide_rows is for windows over rows", hint="write slide=...")
+                raise InvalidWindowError("slide_rows is for windows over rows, not over time", hint="write slide=...")
             if not per_key:
                 raise InvalidWindowError(
                     "per_key=False is for windows over rows: windows over time are the same for all keys",
@@ -389,9 +396,9 @@ class Stream:
             hint="change it before: ab.stream(df.withColumn(...), time=..., watermark=...)",
         )
 
-    def _then(self, what: str, step: Transform) -> Stream:
-        """The stream after one more step, which may change the type of the time."""
-        source = analysed(what, self.source, lambda: step(self.source))
+    def _then(self, what: str, transform: Transform) -> Stream:
+        """The stream after one more transform, which may change the type of the time."""
+        source = analysed(what, self.source, lambda: transform(self.source))
         name = column_name(source.sparkSession, source.columns, self.time.name)
         time = TimeColumn(name, TimeKind.of(name, source.schema[name].dataType))
         if time.kind is TimeKind.LONG and self.time.kind is not TimeKind.LONG:
@@ -399,7 +406,7 @@ class Stream:
                 f"{what} makes the time {name!r} a bigint of an unknown unit",
                 hint='change it before: ab.stream(df.withColumn(...), time=..., time_unit="s")',
             )
-        return Stream(source, time, tuple(branch.then(step) for branch in self.branches), self.refusal)
+        return Stream(source, time, tuple(branch.then(transform) for branch in self.branches), self.refusal)
 
     def _named(self, name: str, other: str) -> bool:
         return same_name(self.source.sparkSession, name, other)
@@ -449,6 +456,7 @@ def _delay(watermark: Duration) -> str:
     delay = micros(watermark, "watermark")
     if delay < 0:
         raise InvalidArgumentError(
-            f"a watermark of {describe(delay)} is negative: rows in time would be late", hint="give zero or more"
+            f"a watermark of {describe(delay)} is negative: rows that are in time would count as late",
+            hint="give zero or more",
         )
     return f"{-(-delay // 1_000)} milliseconds"

@@ -100,19 +100,22 @@ class Windowed:
                 )
             names.append(name)
         if len(set(names)) < len(names):
-            raise InvalidArgumentError(f"by({', '.join(names)}) has the same key twice", hint="leave one out")
-        placed = key_partition(partition, choices, cardinality, workers, splitters)
-        if placed.partitioning is not None and not names:
+            raise InvalidArgumentError(f"by({', '.join(names)}) names the same key twice", hint="name it once")
+        policy = key_partition(partition, choices, cardinality, workers, splitters)
+        if policy.partitioning is not None and not names:
             raise InvalidArgumentError(
-                f"partition={partition!r} without a key: there is nothing to place", hint="give the key: by(...)"
+                f"partition={partition!r} needs a key: there is nothing to place",
+                hint=f'name the key: by("cell", partition={partition!r})',
             )
-        return replace(self, stream=stream, keys=tuple(names), partition=placed)
+        return replace(self, stream=stream, keys=tuple(names), partition=policy)
 
     @called_as('.agg(trips=ab.count(), fare=ab.avg("fare"))')
     def agg(self, **aggregates: Aggregate) -> Aggregation:
         """Aggregate each window (and key): ``agg(trips=ab.count(), fare=ab.avg("fare"))``."""
         if not aggregates:
-            raise InvalidArgumentError("agg() without an aggregate", hint="write, for example, agg(rows=ab.count())")
+            raise InvalidArgumentError(
+                "agg() needs at least one aggregate", hint="write, for example, agg(rows=ab.count())"
+            )
         for name, aggregate in aggregates.items():
             if not isinstance(aggregate, Aggregate):
                 raise InvalidArgumentError(
@@ -175,7 +178,9 @@ class Aggregation(Startable):
         """
         delay = None if max_delay is None else micros(max_delay, "max_delay")
         if delay is not None and delay < 0:
-            raise InvalidArgumentError(f"max_delay is {describe(delay)}", hint="give zero or more")
+            raise InvalidArgumentError(
+                f"max_delay={describe(delay)} is negative", hint="give zero or more, or leave it out"
+            )
         on_stream = self.stream is not None and bool(self.stream.branches)
         asked = asked_strategy(strategy, batch, nodes, on_stream=on_stream, keyed=bool(self.query.keys))
         if asked is not None and asked.kind == "pane" and batch is None and self.query.streaming:
@@ -186,7 +191,9 @@ class Aggregation(Startable):
     def assume(self, *, rows_per_pane: float) -> Aggregation:
         """Tell the planner how many rows a pane of a key has, on average."""
         if not isinstance(rows_per_pane, (int, float)) or not rows_per_pane > 0:
-            raise InvalidArgumentError(f"rows_per_pane={rows_per_pane!r}", hint="give a number above zero")
+            raise InvalidArgumentError(
+                f"rows_per_pane must be above zero, not {rows_per_pane!r}", hint="write, for example, rows_per_pane=50"
+            )
         return replace(self, statistics=Statistics(rows_per_pane, "given by assume()"))
 
     def sample(self, share: float = 0.01) -> Aggregation:
@@ -219,11 +226,13 @@ class Aggregation(Startable):
     def order_by_window(self, k: int | None = 0) -> DataFrame:
         """The windows in order: two results that are out of order are at most k apart.
 
-        Any k sorts, which gives k = 0; ``None`` does not sort. For bounded data only: on a stream,
-        ``start(..., qos=QoS(disorder=k))`` orders what is delivered.
+        The rows are sorted completely unless k is ``None``. For bounded data only: on a stream,
+        ``start(..., qos=QoS(disorder=k))`` delivers results in order.
         """
         if k is not None and (not isinstance(k, int) or k < 0):
-            raise InvalidArgumentError(f"a disorder of k = {k!r}", hint="k is 0 or more, or None for any order")
+            raise InvalidArgumentError(
+                f"k={k!r} is not a bound on disorder", hint="give 0 or more, or None for any order"
+            )
         windows = self.to_df()
         if k is None:
             return windows
@@ -299,10 +308,13 @@ class Aggregation(Startable):
         if self.max_delay is not None:
             return Refusal(
                 f"start() does not support max_delay={describe(self.max_delay)}: its windows wait only in a batch",
-                hint="leave it out; start(..., qos=ab.QoS(max_latency=...)) lets a controller choose the batch",
+                hint="leave it out; with start(..., qos=ab.QoS(max_latency=...)) a controller chooses the batch",
             )
         if self.statistics is not UNKNOWN:
-            return Refusal("start() does not support assume(...): it counts rows while it runs", hint="leave it out")
+            return Refusal(
+                "start() does not support assume(...): it counts rows itself while it runs",
+                hint="leave assume(...) out",
+            )
         return None
 
     def __repr__(self) -> str:

@@ -84,7 +84,7 @@ class LiveView:
             self._console.print(note, highlight=False, markup=False, soft_wrap=True)
 
     def on_started(self, query: str, run: str) -> None:
-        self.show_note(f"query {query} is running; Ctrl-C stops it after the present epoch")
+        self.show_note(f"query {query} is running; Ctrl-C stops it after the current epoch")
 
     def on_progress(self, progress: EpochProgress) -> None:
         with self._lock:

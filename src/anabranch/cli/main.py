@@ -111,7 +111,7 @@ def run(
 ) -> None:
     """Run a query in the epoch runtime, and show its progress.
 
-    Ctrl-C or SIGTERM stops it after the present epoch.
+    Ctrl-C or SIGTERM stops it after the current epoch.
 
     [dim]Example:[/] anabranch run examples/job.py --checkpoint ckpt
     """
@@ -159,7 +159,10 @@ def repair(
     checkpoint: Annotated[str, typer.Argument(help="The folder given to start(checkpoint=...).")],
     store: Annotated[str | None, typer.Option(help="The folder given to start(store=...), if any.")] = None,
     watermark: Annotated[
-        str | None, typer.Option(help='Set back a watermark that ran away, e.g. to "2026-11-18T09:30". UTC.')
+        str | None,
+        typer.Option(
+            help="Move the watermark back to this time (UTC, 2026-11-18T09:30), if a bad timestamp pushed it too far."
+        ),
     ] = None,
     to_last_complete: Annotated[
         bool, typer.Option("--to-last-complete", help="Go back to the last complete epoch.")
@@ -187,7 +190,10 @@ def repair(
     found = CheckpointRepair(checkpoint, store)
     console = Console(highlight=False, soft_wrap=True)
     if sum([watermark is not None, to_last_complete, void_decision]) > 1:
-        raise InvalidArgumentError("only one repair at a time", hint="run them one by one")
+        raise InvalidArgumentError(
+            "--watermark, --to-last-complete and --void-decision are separate repairs: only one can run at a time",
+            hint="run the command once for each",
+        )
     if to_last_complete:
         lines = found.to_last_complete(sinks_cleared=sinks_cleared, dry_run=dry_run)
     elif watermark is not None:

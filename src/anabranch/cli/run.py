@@ -183,11 +183,11 @@ def _failed(file: Path, what: str, error: Exception) -> JobError:
 
 
 def _wait(query: EpochQuery, view: LiveView, asked: Callable[[], bool]) -> None:
-    """Wait until the query ends; on Ctrl-C or SIGTERM, stop it after the present epoch."""
+    """Wait until the query ends; on Ctrl-C or SIGTERM, stop it after the current epoch."""
     try:
         while not query.awaitTermination(_CHECK_EVERY):
             if asked():
-                view.show_note("stopping after the present epoch; press Ctrl-C again to stop at once")
+                view.show_note("stopping after the current epoch; press Ctrl-C again to stop at once")
                 query.stop()
                 return
     except StreamingQueryException as error:

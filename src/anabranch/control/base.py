@@ -152,9 +152,9 @@ def operator_rate(history: Sequence[EpochProgress], operator: str) -> float:
     """
     recent, rates = history[-RECENT_EPOCHS - 1 :], []
     for epochs in (recent[-2:], recent):
-        counted = epochs[1:] or epochs  # a rate over several epochs covers what arrived after the first
-        sent = sum(epoch.rows for epoch in counted)
-        read = sum(measured.rows for epoch in counted if (measured := epoch.operator(operator)) is not None)
+        later = epochs[1:] or epochs  # a rate over several epochs covers what arrived after the first
+        sent = sum(epoch.rows for epoch in later)
+        read = sum(measured.rows for epoch in later if (measured := epoch.operator(operator)) is not None)
         rates.append(mean_arrival_rate(epochs) * read / sent if sent else 0.0)
     return max(rates)
 

@@ -8,7 +8,7 @@ rows that arrived while the previous one ran, so its oldest row has already wait
 This gives the number of rows that an epoch may keep, and so the share of the work that must be saved. Choosing the drop
 points is a linear program with one constraint: the points that lose least (by the weights of their outputs) per second
 saved come first, each up to what its gap bound allows. Of all sets of points that can drop together
-(`shedding.points.cuts`), the controller takes the one that delivers most; if several do, the earliest in the plan.
+(`shedding.points.cuts`), the controller takes the one that delivers most; if several do, the one that drops earliest.
 
 | | raised | lowered |
 |---|---|---|
@@ -53,7 +53,9 @@ PRIOR = 0.2
 SHED_COST = 0.1
 """cost of a shed row as a share of a kept one, assumed until rows have been shed"""
 NEAR = 0.08
-"""an epoch longer than planned by this share is made up for by the next; one this close to the bound is nearly late"""
+"""share of the latency bound: an epoch whose latency comes this close to the bound counts as nearly late"""
+OVERRUN = 0.08
+"""share of the target duration: if an epoch takes longer by more than this, the next one makes up for it"""
 LOAD_SLACK = 0.04
 """hysteresis: a share p is lowered only to what a rate higher by this share would need"""
 STEP = 0.05
@@ -65,7 +67,7 @@ PATIENCE = 3
 LEAST = 0.02
 """the smallest share of kept rows from which the full number is extrapolated"""
 BETTER = 0.02
-"""another cut must deliver more by this share to replace the present one"""
+"""another cut must deliver more by this share to replace the current one"""
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,7 @@ class Load:
         """The same for the next epoch alone: after a long epoch, more rows than usual have arrived and waited."""
         steady, rows = self.aim(bound), self.rate * self.interval + self.waiting
         seconds = max(min(steady, (1 - NEAR) * bound - self.interval), FIXED_SHARE * self.fixed)
-        return self._spare(rows, seconds) if self.interval > (1 + NEAR) * max(self.trigger, steady) else -math.inf
+        return self._spare(rows, seconds) if self.interval > (1 + OVERRUN) * max(self.trigger, steady) else -math.inf
 
     def _spare(self, rows: float, seconds: float) -> float:
         saving = (self.per_row - self.per_shed) * rows
@@ -283,7 +285,7 @@ def _headroom(history: Sequence[EpochProgress], bound: float, before: float) -> 
 @dataclass(frozen=True)
 class ShedController:
     """Decides for the whole query: `p` (the share dropped at each point), `cut` (the points in use) and `shut` (the
-    points where everything is dropped). The other settings are what it remembers and what the drop plan reports.
+    points where everything is dropped). The other settings are what it remembers, and what is reported about the drops.
     """
 
     boxes: tuple[Box, ...]

@@ -67,17 +67,17 @@ class SplitTuning:
 
     def _window(self, history: Sequence[EpochProgress], current: Mapping[str, Any]) -> dict[str, Any]:
         known = window_search(current.get(SEARCH))
-        search, seen = known if known is not None else (WindowSearch(self.smallest_window), None)
+        search, last_epoch = known if known is not None else (WindowSearch(self.smallest_window), None)
         for epoch in history:
-            if seen is not None and epoch.epoch <= seen:
+            if last_epoch is not None and epoch.epoch <= last_epoch:
                 continue
-            seen = epoch.epoch
+            last_epoch = epoch.epoch
             sample = self._sample(epoch)
             if sample is not None:
                 search = search.after(*sample, start=self.smallest_window, limit=self.largest_window)
         settings: dict[str, Any] = {
             "window_bytes": search.size,
-            SEARCH: {**asdict(search), "rates": list(search.rates), "epoch": seen},
+            SEARCH: {**asdict(search), "rates": list(search.rates), "epoch": last_epoch},
         }
         present = current.get("window_bytes")
         if present != search.size:

@@ -86,16 +86,6 @@ def _candidates(key: np.uint64, workers: int, chosen: Ints, taken: Ints) -> None
 
 
 @kernel()
-def candidates_of(hashes: Hashes, workers: int, choices: int) -> Ints:
-    """The candidates of each key, one row per key: for tests and inspection."""
-    found = np.empty((len(hashes), choices), np.int64)
-    taken = np.empty(choices, np.int64)
-    for i in range(len(hashes)):
-        _candidates(hashes[i], workers, found[i], taken)
-    return found
-
-
-@kernel()
 def first_candidates(hashes: Hashes, workers: int, out: Workers, loads: Ints) -> None:
     """FLD."""
     for i in range(len(hashes)):
@@ -150,7 +140,10 @@ def _least(values: NDArray[np.generic], chosen: Ints) -> int:
 
 @kernel()
 def _least_hybrid(loads: Ints, counts: NDArray[np.generic], balance: float, chosen: Ints, extremes: Floats) -> int:
-    """The candidate with the smallest hybrid load, equations (7) to (9); `extremes` has min and max of both loads."""
+    """The candidate with the smallest mix of both loads: `balance` is the weight of tuples, the rest that of keys.
+
+    Both are scaled to 0..1; `extremes` has their min and max.
+    """
     best, least = 0, math.inf
     for j in range(len(chosen)):
         worker = chosen[j]
@@ -198,10 +191,10 @@ def grown(table: NDArray[np.uint64]) -> NDArray[np.uint64]:
 @kernel()
 def _touched(table: NDArray[np.uint64], hashes: Hashes, begin: int, end: int) -> np.uint64:
     """Bring the entries of these keys into the cache. These loads do not wait for one another, as lookups would."""
-    mask, seen = np.uint64(len(table) - 1), _NO_KEY
+    mask, touched = np.uint64(len(table) - 1), _NO_KEY
     for i in range(begin, end):
-        seen |= table[hashes[i] & mask, 0]
-    return seen
+        touched |= table[hashes[i] & mask, 0]
+    return touched
 
 
 @kernel()
@@ -215,12 +208,12 @@ def assign_whole(
     """
     chosen, taken = np.empty(choices, np.int64), np.empty(choices, np.int64)
     room = int(FULLEST * len(table))
-    seen = _NO_KEY
+    touched = _NO_KEY
     for start in range(begin, len(hashes), TOUCHED_TOGETHER):
         end = min(start + TOUCHED_TOGETHER, len(hashes))
         if used + (end - start) > room:
-            return start, used, seen
-        seen |= _touched(table, hashes, start, end)
+            return start, used, touched
+        touched |= _touched(table, hashes, start, end)
         for i in range(start, end):
             key = hashes[i] if hashes[i] != _NO_KEY else _GOLDEN
             at = _slot(table, key)
@@ -234,7 +227,7 @@ def assign_whole(
                 worker = np.int64(table[at, 1])
             loads[worker] += 1
             out[i] = worker
-    return len(hashes), used, seen
+    return len(hashes), used, touched
 
 
 @kernel()
@@ -248,12 +241,12 @@ def assign_spread(
     """
     chosen, taken = np.empty(choices, np.int64), np.empty(choices, np.int64)
     room = int(FULLEST * len(table))
-    seen = _NO_KEY
+    touched = _NO_KEY
     for start in range(begin, len(hashes), TOUCHED_TOGETHER):
         end = min(start + TOUCHED_TOGETHER, len(hashes))
         if used + (end - start) > room:
-            return start, used, seen
-        seen |= _touched(table, hashes, start, end)
+            return start, used, touched
+        touched |= _touched(table, hashes, start, end)
         for i in range(start, end):
             key = hashes[i] if hashes[i] != _NO_KEY else _GOLDEN
             at = _slot(table, key)
@@ -273,7 +266,7 @@ def assign_spread(
                     _raised(counts, counts[worker] - 1, worker, extremes, 2)
             if not by_keys:
                 _raised(loads, loads[worker] - 1, worker, extremes, 0)
-    return len(hashes), used, seen
+    return len(hashes), used, touched
 
 
 # --- HyperLogLog ----------------------------------------------------------------------------------------------------

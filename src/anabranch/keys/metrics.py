@@ -1,13 +1,13 @@
-"""What a partitioning costs in a window (equations: see docs/papers.md).
+"""What a partitioning costs in a window. See docs/papers.md.
 
-L_j is the number of tuples that worker j got, CL_j (equation 5) the number of distinct keys.
+L_j is the number of tuples that worker j got, CL_j the number of distinct keys among them.
 
-| metric | equation | |
-|---|---|---|
-| tuple imbalance | (1) | max L - avg L: how much longer the slowest worker evaluates |
-| cardinality imbalance | (6) | max CL - avg CL |
-| hybrid imbalance | (10) | max H - avg H, where H mixes both loads, scaled to 0..1 (7, 8, 9) |
-| aggregation cost | (4) | sum of CL: partial results to combine |
+| metric | |
+|---|---|
+| tuple imbalance | max L - avg L: how much longer the slowest worker evaluates |
+| cardinality imbalance | max CL - avg CL |
+| hybrid imbalance | max H - avg H, where H = p * L + (1 - p) * CL, with both loads scaled to 0..1 |
+| aggregation cost | sum of CL: partial results to combine |
 
 The aggregation cost lies between the number of keys (every key on one worker) and V times that (every key on every
 worker).
@@ -83,22 +83,12 @@ class Metrics:
         return asdict(self)
 
 
-def loads_of(workers: NDArray[Any], keys: NDArray[Any], count: int) -> WindowLoads:
-    """The loads of a window, from the worker and the key of each tuple; `count` is V."""
-    codes = np.unique(keys, return_inverse=True)[1]
-    distinct = int(codes.max(initial=-1)) + 1
-    pairs = np.unique(workers.astype(np.int64) * max(distinct, 1) + codes)
-    per_worker = np.bincount(pairs // max(distinct, 1), minlength=count)
-    tuples = np.bincount(workers, minlength=count)
-    return WindowLoads(tuple(tuples.tolist()), tuple(per_worker.tolist()), distinct)
-
-
 def _imbalance(loads: NDArray[Any]) -> float:
     return float(loads.max() - loads.mean())
 
 
 def _scaled(loads: NDArray[Any]) -> NDArray[np.float64]:
-    """Equations (7) and (8); all 0 if all loads are equal."""
+    """The loads scaled to 0..1, from the smallest to the largest; all 0 if all loads are equal."""
     low, high = loads.min(), loads.max()
     if high == low:
         return np.zeros(len(loads))

@@ -57,13 +57,13 @@ def table_of(heaviest: Sequence[tuple[int, int]], workers: int) -> HeavyKeys:
     The many light keys are hashed, so they add an even load.
     """
     loads = [(0, worker) for worker in range(workers)]
-    placed: dict[int, int] = {}
+    worker_of: dict[int, int] = {}
     for key, tuples in sorted(heaviest, key=lambda each: (-each[1], each[0])):
         load, worker = heapq.heappop(loads)
-        placed[key % 2**64] = worker
+        worker_of[key % 2**64] = worker
         heapq.heappush(loads, (load + tuples, worker))
-    keys = np.array(sorted(placed), np.uint64)
-    return HeavyKeys(keys, np.array([placed[int(key)] for key in keys], np.int32))
+    keys = np.array(sorted(worker_of), np.uint64)
+    return HeavyKeys(keys, np.array([worker_of[int(key)] for key in keys], np.int32))
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Which worker gets which key: the partitioning policies as plain values (see docs/papers.md).
+"""Which worker gets which key: the partitioning policies as plain values. See docs/papers.md.
 
 A keyed aggregate runs in three stages: *partition* the tuples over V workers, *evaluate* on each worker what it got,
 and *aggregate* the partial results. Spreading the tuples of a key makes the second stage even and the third expensive;
@@ -12,7 +12,7 @@ each policy is a compromise. Every key has d candidate workers, given by its has
 | cm  | the candidate with the fewest keys | over d workers |
 | am  | the candidate that has the key; a new key: the one with the fewest keys | never, within a splitter |
 | cam | the candidate that has the key; a new key: the one with the fewest tuples | never, within a splitter |
-| lm  | the candidate with the smallest mix of both loads (equation 9) | over d workers |
+| lm  | the candidate with the smallest mix of tuples and keys (`keys.metrics`) | over d workers |
 | heavy | a key in the shared table: the worker given there; any other: the first candidate | never |
 
 `heavy` is our own: a table of the keys that had the most tuples in the last epoch, the same for all splitters.
@@ -32,8 +32,8 @@ Policy = Literal["sh", "fld", "pk", "cm", "am", "cam", "lm", "heavy"]
 Cardinality = Literal["exact", "hll"]
 
 POLICIES: tuple[Policy, ...] = get_args(Policy)
-PAPER: tuple[Policy, ...] = POLICIES[:-1]
-"""The published policies: all but `heavy`."""
+POLICIES_COMPARED: tuple[Policy, ...] = POLICIES[:-1]
+"""The policies that a report compares: all but `heavy`, which needs the keys of an earlier epoch."""
 COUNTING_KEYS: frozenset[Policy] = frozenset({"cm", "am", "cam", "lm"})
 """Policies that count the keys of each worker."""
 WITH_CHOICES: frozenset[Policy] = COUNTING_KEYS | {"pk"}
@@ -45,7 +45,7 @@ _NAMES: dict[Policy, str] = {
 
 @dataclass(frozen=True)
 class Partitioning:
-    """A policy with its parameters. `choices` is d; `balance` is p of equation 9, the weight of tuples in LM's load."""
+    """A policy with its parameters. `choices` is d; `balance` is the weight of tuples, against keys, in LM's load."""
 
     policy: Policy
     choices: int = 2
@@ -63,7 +63,7 @@ class Partitioning:
             )
         if self.cardinality not in get_args(Cardinality):
             raise InvalidArgumentError(
-                f"cardinality={self.cardinality!r} is not known",
+                f"cardinality={self.cardinality!r} is not a way to count keys",
                 hint='write "exact" (sets of keys) or "hll" (HyperLogLog)',
             )
         if self.cardinality == "hll" and self.policy not in COUNTING_KEYS:
@@ -88,7 +88,8 @@ class Partitioning:
         policy = next((policy for policy, known in _NAMES.items() if known == name), None)
         if policy is None or (policy in WITH_CHOICES and not (rest and rest[0].isdigit())):
             raise InvalidArgumentError(
-                f"{label!r} is not a partitioning policy", hint=f"the policies are {', '.join(_NAMES.values())}"
+                f"{label!r} is not a partitioning policy",
+                hint=f"the policies are {', '.join(_NAMES.values())}",
             )
         if policy not in WITH_CHOICES:
             return cls(policy)

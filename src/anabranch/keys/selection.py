@@ -42,13 +42,13 @@ class Selected:
     why: str
 
 
-def select(seen: WindowKeys | None, *, splitters: int | None, present: Partitioning | None = None) -> Selected:
+def select(measured: WindowKeys | None, *, splitters: int | None, present: Partitioning | None = None) -> Selected:
     """The policy for an aggregate that Spark cannot combine itself. `splitters` is None if not known."""
-    if seen is None or not seen.keys:
+    if measured is None or not measured.keys:
         return Selected(Partitioning("cam"), "nothing measured yet; cAM is never far from the best")
     # An epoch may end within a window: a small part of a window does not show how many keys there are.
-    usual = median(seen.tuples_per_worker)
-    parts = [(k, n) for k, n in zip(seen.keys, seen.tuples_per_worker, strict=True) if n >= usual / 2]
+    usual = median(measured.tuples_per_worker)
+    parts = [(k, n) for k, n in zip(measured.keys, measured.tuples_per_worker, strict=True) if n >= usual / 2]
     keys, fewest, share = max(k for k, _ in parts), min(k for k, _ in parts), sum(n for _, n in parts) / len(parts)
     few, varies = FEW_KEYS * share, STEADY_KEYS
     if present is not None:

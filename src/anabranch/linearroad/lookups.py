@@ -101,7 +101,7 @@ class TravelTimes:
         rows = _rows(file, SEGMENT_HISTORY, group, groups)
         if len(rows["Speed"]) and rows["Speed"].min() < 1:
             raise InvalidArgumentError(
-                f"{file.path if file else None} has a mean speed below 1: crossing that segment would never end",
+                f"{file.path if file else None} has a mean speed below 1, so the travel time would be infinite",
                 hint="remove such rows; a query over a segment without history gets no answer",
             )
         keys = _segment_key(rows["XWay"] // groups, rows["Dir"], rows["Seg"], rows["DOW"])

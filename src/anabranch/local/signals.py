@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM for a driver: it ends after the present epoch, even if the signal goes to all processes.
+"""SIGINT and SIGTERM for a driver: it ends after the current epoch, even if the signal goes to all processes.
 
 A terminal sends Ctrl-C to the whole process group, and service managers do so with SIGTERM. Spark's Java would end at
 once, in the middle of an epoch. PySpark makes it ignore SIGINT; `shielded_children` does the same for SIGTERM. Java
@@ -45,7 +45,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which has no such signals
 def asked_to_stop() -> Iterator[Callable[[], bool]]:
     """A function that returns whether SIGINT or SIGTERM has arrived.
 
-    PySpark's own handler would cancel the present epoch; only a second signal gets it.
+    PySpark's own handler would cancel the current epoch; only a second signal gets it.
     """
     asked = False
     before: dict[signal.Signals, Any] = {}

@@ -40,7 +40,7 @@ class Vitals:
     epoch: int | None = None
     """the last epoch that was published"""
     running: float | None = None
-    """how long the present epoch has been running; None if none is"""
+    """how long the current epoch has been running; None if none is"""
     usual: float | None = None
     """the usual duration of an epoch of this run; None before the first"""
     busy: float = 0.0

@@ -73,7 +73,7 @@ def attach(listeners: Iterable[Listener], query: Watched) -> None:
 def notify(
     listeners: Iterable[Listener], method: Literal["on_started", "on_progress", "on_terminated"], *args: Any
 ) -> None:
-    """Call one method of every listener. An error in one is logged, and affects neither the stream nor the others."""
+    """Call one method of every listener. An error in one is logged; the query and the other listeners continue."""
     for listener in listeners:
         _call(listener, method, *args)
 
@@ -83,7 +83,7 @@ def _call(listener: object, method: str, *args: Any) -> None:
         getattr(listener, method)(*args)
     except Exception as error:  # a user's listener may raise anything
         name, traced = type(listener).__name__, LOG.isEnabledFor(logging.DEBUG)
-        LOG.error("listener %s failed in %s; the stream goes on: %r", name, method, error, exc_info=traced)
+        LOG.error("listener %s failed in %s; the query continues: %r", name, method, error, exc_info=traced)
 
 
 class Closeable(ABC):

@@ -49,7 +49,7 @@ SHED = "shed"
 
 A bound of None drops all windows.
 """
-COUNTED = "counted"
+ROWS_NUMBERED = "counted"
 """Metric: rows that got a position, dropped or not."""
 WINDOWS_SHED, WINDOWS_KEPT = "windows_shed", "windows_kept"
 """Metrics: windows whose first row came while windows were being dropped."""
@@ -66,7 +66,7 @@ DROPPED_SCHEMA = pa.schema(
 )
 """Each row is a run of `windows` windows of a key, which begin at rows `first_row` to `last_row`. Keys are JSON."""
 
-_COUNTED = np.dtype([("rows", np.int64), ("run", np.int64), ("debt", np.int64), ("last", np.int64)])
+_KEY_COUNTS = np.dtype([("rows", np.int64), ("run", np.int64), ("debt", np.int64), ("last", np.int64)])
 """Per key: rows numbered; units dropped in a row, and units owed; the last unit kept, or -1."""
 _PASSED, _KEYS, _COUNTS, _SHARE = "passed", "keys", "counts", "share"
 
@@ -183,7 +183,7 @@ class PositionsOperator(Operator):
         # The first unit whose windows reach the row. There are no units before the first row.
         wanted = latest >= np.maximum((positions - size) // slide + 1, 0)
         opened = latest == positions // slide
-        self.metrics[COUNTED] += len(key)
+        self.metrics[ROWS_NUMBERED] += len(key)
         if not wanted.all():
             self.metrics[SHED] += int(np.count_nonzero(~wanted))
         if shed is not None or not opened.all():  # a unit may be dropped before its later windows begin
@@ -243,7 +243,7 @@ class PositionsOperator(Operator):
         return number[codes[before:]], self._counts(before + len(new))
 
     def _counts(self, keys: int) -> NDArray[Any]:
-        counts = self._state.array(_COUNTS, _COUNTED)
+        counts = self._state.array(_COUNTS, _KEY_COUNTS)
         if len(counts) < keys:
             length = len(counts)
             counts = self._state.resize(_COUNTS, max(keys, 2 * length))
@@ -274,7 +274,7 @@ class PositionsOperator(Operator):
         share = self._state.array(_SHARE, np.float64, 1)
         all_dropped = shed is not None and shed["bound"] is None
         if p < share[0] or all_dropped:
-            debt = self._state.array(_COUNTS, _COUNTED)["debt"]
+            debt = self._state.array(_COUNTS, _KEY_COUNTS)["debt"]
             debt[:] = 0
         share[0] = p
         return shed

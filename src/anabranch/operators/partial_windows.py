@@ -66,7 +66,7 @@ class PartialEvaluation:
             # Rows without a pane are late or have no time: their state is never used.
             typed = evaluate.typed(states)
             made[state_name(i)] = pc.if_else(known, typed, pa.scalar(None, typed.type))
-        self._counted(found, made)
+        self._add_counts(found, made)
         columns = [made[field.name].cast(field.type) for field in self.schema]
         yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
         freeze_loaded_objects()
@@ -97,7 +97,7 @@ class PartialEvaluation:
         for names, evaluate in zip(self.inputs, self.evaluate, strict=True):
             yield evaluate.states([found.block.column(name).take(order) for name in names], found.offsets)
 
-    def _counted(self, found: Grouped, made: dict[str, pa.Array]) -> None:
+    def _add_counts(self, found: Grouped, made: dict[str, pa.Array]) -> None:
         names = self.schema.names[len(self.keys) + 2 + len(self.evaluate) :]
         if not names:
             return

@@ -33,9 +33,9 @@ def build(
 ) -> DataFrame:
     """The DataFrame of the query's windows. `asked` is the strategy that the user asked for, if any."""
     source = _on_axis(query, observation)
-    placed = placement(query, statistics, asked)
-    if placed is not None:
-        return partitioned.build(query, source, AXIS, placed)
+    by_policy = placement(query, statistics, asked)
+    if by_policy is not None:
+        return partitioned.build(query, source, AXIS, by_policy)
     if query.native and (tumbling(query) or strategy.kind != "pane"):
         return _by_rows(query, source, strategy)
     return _by_panes(query, source, strategy)
@@ -137,10 +137,10 @@ def _windows_of(query: Query, source: DataFrame, spec: int, window: Window, stra
 def _batch_copies(query: Query, source: DataFrame, window: Window, batch: int) -> DataFrame:
     """The split of batch partitioning: a row is sent to each of its batches once, and copied to its windows there."""
     split = source.withColumn(BATCH, _ids(query, batch_window(window, batch)))
-    placed = split.repartition(*keys_of(query), BATCH)
+    exchanged = split.repartition(*keys_of(query), BATCH)
     first = F.greatest(_first(query, window), F.col(BATCH) * batch)
     last = F.least(last_window(F.col(AXIS), window, floordiv), F.col(BATCH) * batch + (batch - 1))
-    return placed.withColumn(FIRST, F.explode(F.sequence(first, last)))
+    return exchanged.withColumn(FIRST, F.explode(F.sequence(first, last)))
 
 
 def _ids(query: Query, window: Window) -> Column:

@@ -58,9 +58,13 @@ def choose(query: Query, asked: Strategy | None, max_delay: int | None, statisti
 def measure(query: Query, share: float) -> Statistics:
     """Count rows per (key, pane) in a share of the panes. Panes are sampled whole, so that the ratio is right."""
     if not isinstance(share, (int, float)) or not 0.0 < share <= 1.0:
-        raise InvalidArgumentError(f"a sample of {share!r}", hint="give a share above 0 and up to 1, for example 0.01")
+        raise InvalidArgumentError(
+            f"sample={share!r} is not a share of the panes", hint="give a number above 0 and up to 1, for example 0.01"
+        )
     if query.streaming:
-        raise StreamingError("a stream cannot be sampled before it runs", hint="leave sample out")
+        raise StreamingError(
+            "a stream cannot be sampled before it runs", hint="leave sample out, or use .assume(rows_per_pane=...)"
+        )
     if query.counts_rows:
         return Statistics(float(query.panes.size), "panes of a fixed number of rows")
     parts = max(1, round(1 / share))
@@ -71,8 +75,9 @@ def measure(query: Query, share: float) -> Statistics:
     counts = sampled.groupBy(*keys, PANE).count().agg(F.avg("count"), F.sum("count")).first()
     if counts is None or counts[0] is None:
         return Statistics(source=f"a sample of {share:.2%} of the panes had no rows")
-    seen, heaviest = sampled_keys(query, parts) if needs_key_sample(query) else (None, ())
-    return Statistics(float(counts[0]), f"a sample of {share:.2%} of the panes, {counts[1]:,} rows", seen, heaviest)
+    window_keys, heaviest = sampled_keys(query, parts) if needs_key_sample(query) else (None, ())
+    source = f"a sample of {share:.2%} of the panes, {counts[1]:,} rows"
+    return Statistics(float(counts[0]), source, window_keys, heaviest)
 
 
 def default_batch(query: Query, max_delay: int | None) -> int:

@@ -1,4 +1,4 @@
-"""Why a plan was chosen, as text."""
+"""Why a plan was chosen, as text for `explain()`."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def explain(query: Query, choice: Choice, result: DataFrame) -> str:
     lines.append(f"aggregates  {_aggregates(query)}")
     lines.append(f"keys        {', '.join(query.keys) or _no_keys(query, choice)}")
     asked = choice.taken if choice.asked else None
-    placed = None if query.streaming else placement(query, choice.statistics, asked)
+    by_policy = None if query.streaming else placement(query, choice.statistics, asked)
     if query.keys:
-        lines.append(f"partition   {_partition(query, placed)}")
-    lines.append(f"strategy    {'pane' if placed else choice.taken.label}, {_reason(choice, placed)}")
+        lines.append(f"partition   {_partition(query, by_policy)}")
+    lines.append(f"strategy    {'pane' if by_policy else choice.taken.label}, {_reason(choice, by_policy)}")
     if query.streaming and (delay := delay_of(query, choice.taken)):
         lines.append(f"delivery    in batches: a complete window waits for at most {describe(delay)}")
     lines.append(
@@ -62,19 +62,19 @@ def _aggregates(query: Query) -> str:
     return ", ".join(names)
 
 
-def _partition(query: Query, placed: Placement | None) -> str:
-    if placed is not None:
-        return placed.describe(query)
+def _partition(query: Query, by_policy: Placement | None) -> str:
+    if by_policy is not None:
+        return by_policy.describe(query)
     if query.streaming:
-        return "left to Spark: a fixed plan cannot place keys by what it sees; start() can"
-    return f"left to Spark: {not_placed(query) or 'the strategy that was asked for does not place keys'}"
+        return "left to Spark: a fixed plan cannot place keys by what it measures; start() can"
+    return f"left to Spark: {not_placed(query) or 'the requested strategy does not place keys'}"
 
 
-def _reason(choice: Choice, placed: Placement | None) -> str:
-    if placed is not None:
-        return "as keys that are placed are evaluated pane by pane"
+def _reason(choice: Choice, by_policy: Placement | None) -> str:
+    if by_policy is not None:
+        return "because a key policy evaluates panes"
     if choice.asked:
-        return "as asked"
+        return "as requested"
     others = [p.per_row for p in choice.prices if p.per_row is not None and p.strategy != choice.taken]
     if not others or choice.price.per_row is None:
         return "the only one that can run"

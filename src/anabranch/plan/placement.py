@@ -63,7 +63,7 @@ def not_placed(query: Query) -> str | None:
 def placement(query: Query, statistics: Statistics, strategy: Strategy | None = None) -> Placement | None:
     """How the keys of a bounded DataFrame are placed; None if Spark does it. `strategy`: what the user asked for."""
     asked = query.partition
-    partitioning, why, workers = asked.partitioning, "as asked", workers_of(query)
+    partitioning, why, workers = asked.partitioning, "as requested", workers_of(query)
     if partitioning is None:
         if not_placed(query) is not None or (strategy is not None and strategy.kind != "pane"):
             return None
@@ -73,8 +73,8 @@ def placement(query: Query, statistics: Statistics, strategy: Strategy | None = 
         check_placeable(query)
         if strategy is not None and strategy.kind != "pane":
             raise InvalidArgumentError(
-                f"the strategy {strategy.kind!r} with partition={partitioning.policy!r}: keys placed by a policy are "
-                "evaluated pane by pane",
+                f"strategy {strategy.kind!r} cannot be combined with partition={partitioning.policy!r}, which "
+                "evaluates keys pane by pane",
                 hint="leave using(...) out, or partition=...",
             )
     heavy = statistics.heavy(workers)
@@ -118,13 +118,14 @@ def sampled_keys(query: Query, parts: int) -> tuple[WindowKeys | None, tuple[tup
     hashed = key_hash([quoted(key) for key in query.keys]).alias(HASH)
     rows = query.source.where(query.time.column.isNotNull()).select(window, hashed)
     some = rows.where(F.pmod(F.xxhash64(OWN_WINDOW), F.lit(parts)) == 0)
-    counted = some.groupBy(OWN_WINDOW, HASH).count()
-    windows = counted.groupBy(OWN_WINDOW).agg(F.count(F.lit(1)), F.sum("count")).limit(MOST_WINDOWS).collect()
+    key_counts = some.groupBy(OWN_WINDOW, HASH).count()
+    windows = key_counts.groupBy(OWN_WINDOW).agg(F.count(F.lit(1)), F.sum("count")).limit(MOST_WINDOWS).collect()
     if not windows and parts > 1:  # there are few windows, and none is in the sample
         return sampled_keys(query, 1)
-    heaviest = counted.groupBy(HASH).agg(F.sum("count").alias("n")).orderBy(F.desc("n"), HASH).limit(HEAVY_KEYS)
-    seen = WindowKeys([row[1] for row in windows], [row[2] / workers_of(query) for row in windows]) if windows else None
-    return seen, tuple((row[0], row[1]) for row in heaviest.collect())
+    heaviest = key_counts.groupBy(HASH).agg(F.sum("count").alias("n")).orderBy(F.desc("n"), HASH).limit(HEAVY_KEYS)
+    workers = workers_of(query)
+    window_keys = WindowKeys([row[1] for row in windows], [row[2] / workers for row in windows]) if windows else None
+    return window_keys, tuple((row[0], row[1]) for row in heaviest.collect())
 
 
 def workers_of(query: Query) -> int:

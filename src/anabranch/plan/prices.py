@@ -14,8 +14,7 @@ or another aggregate.
 worst case for panes. `delivered` is the number of (key, window) results per row.
 
 **The batch size** trades copies against latency: `batch_cost`, `batch_rate`, `choose_batch`. `batch_cost` is exact:
-each of the B windows of a batch sees w rows. `batch_cost_paper` is the formula as published (see docs/papers.md), which
-lost its denominator and miscounts the updates; it is kept for comparison.
+each of the B windows of a batch sees w rows.
 """
 
 from __future__ import annotations
@@ -122,16 +121,6 @@ def batch_cost(batch: int, window: Window, update: float, open_close: float, oth
     """Cost per row that an aggregate sees, exactly: B*w updates and B open/close per w + (B-1)s rows."""
     rows = window.size + (batch - 1) * window.slide
     return batch * window.size / rows * update + batch / rows * open_close + other
-
-
-def batch_cost_paper(batch: int, window: Window, update: float, open_close: float, other: float) -> float:
-    """The printed formula with its denominator restored: it counts s*B(B+1)/2 + (w-s) updates.
-
-    That is right for B = 1, then too few, and beyond B = 2w/s - 2 too many.
-    """
-    rows = window.size + (batch - 1) * window.slide
-    updates = window.slide * batch * (batch + 1) / 2 + (window.size - window.slide)
-    return updates / rows * update + batch / rows * open_close + other
 
 
 def batch_rate(batch: int, window: Window, rate: float, workers: int) -> float:

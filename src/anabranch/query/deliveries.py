@@ -22,10 +22,12 @@ class Delivery:
     def __post_init__(self) -> None:
         if self.max_gap is not None and (type(self.max_gap) is not int or self.max_gap < 0):
             raise InvalidArgumentError(
-                f"max_gap={self.max_gap!r}", hint="give a number of windows; 0 means that none is dropped"
+                f"max_gap={self.max_gap!r} is not a number of windows", hint="give a whole number; 0 drops none"
             )
         if not isinstance(self.weight, (int, float)) or not 0 < self.weight < math.inf:
-            raise InvalidArgumentError(f"weight={self.weight!r}", hint="give a number above zero")
+            raise InvalidArgumentError(
+                f"weight must be above zero and finite, not {self.weight!r}", hint="leave it out for the default, 1"
+            )
 
 
 def deliver(
@@ -45,10 +47,13 @@ def deliver(
         sink = {names[0]: sink}
     if not isinstance(sink, Mapping) or not all(isinstance(each, Sink) for each in sink.values()):
         raise InvalidArgumentError(f"{sink!r} is not a Sink", hint='write, for example, anabranch.FileSink("results/")')
-    unknown = set(sink) - set(names)
-    if unknown or not sink:
+    if not sink:
         raise InvalidArgumentError(
-            f"there is no output {', '.join(sorted(unknown)) or '(an empty dictionary)'}",
-            hint=f"the outputs are {', '.join(names)}",
+            "the dictionary of sinks is empty: nothing would be delivered", hint=f"the outputs are {', '.join(names)}"
+        )
+    unknown = set(sink) - set(names)
+    if unknown:
+        raise InvalidArgumentError(
+            f"there is no output {', '.join(sorted(unknown))}", hint=f"the outputs are {', '.join(names)}"
         )
     return Delivery(tuple((node, name, sink[name]) for node, name in emissions if name in sink), max_gap, weight)

@@ -48,7 +48,7 @@ def _how(rule: object) -> str:
 
 def _splitters(routing: Routing, inputs: Sequence[Input]) -> str:
     if routing.splitters is not None:
-        return f"{routing.splitters}, as asked"
+        return f"{routing.splitters}, as requested"
     if routing.moves_windows(each.branch for each in inputs):
         return f"{TUNED}, by the measured costs"
     return "the tasks that read the rows: moving rows first would cost more than it gains"
@@ -56,7 +56,7 @@ def _splitters(routing: Routing, inputs: Sequence[Input]) -> str:
 
 def _window_bytes(routing: Routing) -> str:
     if routing.window_bytes is not None:
-        return f"{routing.window_bytes:,} bytes, as asked"
+        return f"{routing.window_bytes:,} bytes, as requested"
     return f"{WINDOW_BYTES:,} bytes" if routing.keys else f"{TUNED}: doubled until the rate gains less than 0.15 %"
 
 
@@ -67,7 +67,7 @@ def _reading(routing: Routing, branch: Branch) -> str:
         return "rows"
     if routing.reads_blocks(branch):
         return "blocks, read in the splitters: their tuples never become rows"
-    why = "a filter or selection comes before the split" if branch.steps else "Spark computes the route"
+    why = "a filter or selection comes before the split" if branch.transforms else "Spark computes the route"
     return f"blocks, unpacked into rows first: {why}"
 
 

@@ -62,7 +62,7 @@ class Network:
             where = f"source {self.index_of(origin)}"
         else:
             where = f"{self.name_of(origin.node)}.{origin.name}"
-        return f"{where} at port {each.port}, after {len(each.branch.steps)} steps"
+        return f"{where} at port {each.port}, after {len(each.branch.transforms)} steps"
 
 
 def arrange(deliveries: Sequence[Delivery]) -> Network:

@@ -66,20 +66,31 @@ class JoinTuning:
         for name in ("theta", "block", "slots", "reorganise_every", "moves"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InvalidArgumentError(f"JoinTuning({name}={value!r})", hint="give a whole number above zero")
+                raise InvalidArgumentError(
+                    f"JoinTuning({name}={value!r}): {name} must be a whole number above zero",
+                    hint=f"leave it out for the default, {getattr(JoinTuning, name)}",
+                )
         for name in ("fine_tuning", "rebalance", "decluster"):
             if not isinstance(getattr(self, name), bool):
-                raise InvalidArgumentError(f"JoinTuning({name}={getattr(self, name)!r})", hint="give True or False")
+                raise InvalidArgumentError(
+                    f"JoinTuning({name}={getattr(self, name)!r}): {name} must be True or False",
+                    hint=f"leave it out for the default, {getattr(JoinTuning, name)}",
+                )
         if self.probe not in ("hashed", "nested"):
-            raise InvalidArgumentError(f"JoinTuning(probe={self.probe!r})", hint='give "hashed" or "nested"')
+            raise InvalidArgumentError(
+                f"JoinTuning(probe={self.probe!r}): there is no such probe", hint='use "hashed" or "nested"'
+            )
         if not 0 <= self.consumer < self.supplier < 1:
             raise InvalidArgumentError(
                 f"JoinTuning(supplier={self.supplier!r}, consumer={self.consumer!r}): a worker could be both, and "
                 "groups would move back and forth",
-                hint="give shares of a buffer with 0 <= consumer < supplier < 1",
+                hint="choose 0 <= consumer < supplier < 1",
             )
         if not 0 < self.beta < 1:
-            raise InvalidArgumentError(f"JoinTuning(beta={self.beta!r})", hint="give a share between 0 and 1")
+            raise InvalidArgumentError(
+                f"JoinTuning(beta={self.beta!r}): beta must be between 0 and 1",
+                hint=f"leave it out for the default, {JoinTuning.beta}",
+            )
 
 
 @dataclass(frozen=True, eq=False)

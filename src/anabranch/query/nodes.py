@@ -66,7 +66,7 @@ class Routing:
     def reads_blocks(self, branch: Branch) -> bool:
         """Whether the blocks of an input are read where they are split, since nothing needs them as rows."""
         packed = isinstance(branch.origin, Source) and branch.origin.packed is not None
-        return packed and self.by_function and not branch.steps
+        return packed and self.by_function and not branch.transforms
 
     def moves_windows(self, branches: Iterable[Branch]) -> bool:
         """Whether physical windows are sent to p splitters; otherwise the tasks that read rows split them.
@@ -84,7 +84,7 @@ class Node(ABC):
     batch: int | None = None
     """windows that are evaluated together, if the user has said how many"""
     refusal: Refusal | None = None
-    """why the epoch runtime cannot do what was asked for"""
+    """why the epoch runtime cannot run this operator as requested"""
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -96,17 +96,17 @@ class Node(ABC):
 
     @property
     def aggregate(self) -> Query | None:
-        """The windowed aggregate, of an operator that is one."""
+        """The windowed aggregate, if this operator is one."""
         return None
 
     @property
     def reach(self) -> int:
-        """How long after a row a window may end that holds it, or a result made of it; in microseconds."""
+        """The longest time, in microseconds, from a row to the end of a window or join that contains it."""
         return 0
 
     @property
     def routes(self) -> Routing | None:
-        """Which group each row goes to, of an operator over split streams."""
+        """How rows are routed to groups; None if the input is not split."""
         return None
 
     @property
@@ -252,7 +252,7 @@ class JoinNode(Stateful):
     @property
     def read_in_one_pass(self) -> bool:
         origins = [each.branch.origin for each in self.inputs]
-        plain = all(isinstance(each.branch.origin, Source) and not each.branch.steps for each in self.inputs)
+        plain = all(isinstance(each.branch.origin, Source) and not each.branch.transforms for each in self.inputs)
         return plain and len({id(origin) for origin in origins}) == len(origins)
 
     @property

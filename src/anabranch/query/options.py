@@ -58,7 +58,7 @@ def _check_batch(step: Step, qos: QoS, trigger: str | None) -> None:
     elif trigger == AVAILABLE_NOW:
         reason = "the query ends with its input, and complete windows that wait for others would not be delivered"
     if reason is not None:
-        raise InvalidArgumentError(f"using(..., batch={node.batch}): {reason}", hint="leave batch out")
+        raise InvalidArgumentError(f"start() cannot use batch={node.batch}: {reason}", hint="leave batch out")
 
 
 def _unordered(node: Node) -> str | None:
@@ -75,7 +75,7 @@ def _check_drops(deliveries: Sequence[Delivery], network: Network, qos: QoS) -> 
     for delivery in deliveries:
         if delivery.max_gap and any(node.aggregate is None for node, _, _ in delivery.sinks):
             raise InvalidArgumentError(
-                f"max_gap={delivery.max_gap} for results that are not windows: only windows can be dropped",
+                f"max_gap={delivery.max_gap} has no effect on these results: only windows can be dropped",
                 hint="leave max_gap out of .to(...)",
             )
     if qos.overflow == "halt" or any([qos.max_gap, *(step.max_gap for step in network.steps)]):
@@ -89,6 +89,6 @@ def _check_drops(deliveries: Sequence[Delivery], network: Network, qos: QoS) -> 
     unused = [name for name, used in given.items() if used]
     if unused:
         raise InvalidArgumentError(
-            f"{', '.join(unused)} without max_gap: no window may be missing, so it has no effect",
-            hint="give QoS(max_latency=..., max_gap=...), or leave it out",
+            f"without max_gap, no window may be missing, and these settings have no effect: {', '.join(unused)}",
+            hint="add QoS(max_latency=..., max_gap=...), or leave these out",
         )

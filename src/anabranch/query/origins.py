@@ -1,7 +1,7 @@
-"""Where a stream comes from: sources, operators' outputs, and the steps since.
+"""Where a stream comes from: sources, operators' outputs, and the transforms since.
 
 `to_df()` does not need this: Spark's own plan has it all. The epoch runtime does: it gets the rows of a source epoch by
-epoch, each as a DataFrame, and applies the same steps (filter, select, ...) to them.
+epoch, each as a DataFrame, and applies the same transforms (filter, select, ...) to them.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from anabranch.query.nodes import Node
 
 Transform = Callable[[DataFrame], DataFrame]
+"""A step of a stream that keeps no state, such as a filter or a selection."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,16 +54,16 @@ Origin = Source | Output
 
 @dataclass(frozen=True)
 class Branch:
-    """An origin and the steps since then. After a union a stream has several branches."""
+    """An origin and the transforms since then. After a union a stream has several branches."""
 
     origin: Origin
-    steps: tuple[Transform, ...] = ()
+    transforms: tuple[Transform, ...] = ()
 
-    def then(self, step: Transform) -> Branch:
-        return replace(self, steps=(*self.steps, step))
+    def then(self, transform: Transform) -> Branch:
+        return replace(self, transforms=(*self.transforms, transform))
 
     def apply(self, rows: DataFrame) -> DataFrame:
         """The branch's rows, from those of its origin."""
-        for step in self.steps:
-            rows = step(rows)
+        for transform in self.transforms:
+            rows = transform(rows)
         return rows

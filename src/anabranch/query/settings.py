@@ -45,20 +45,31 @@ class QoS:
 
     def __post_init__(self) -> None:
         if self.max_gap is not None and (not _whole(self.max_gap) or self.max_gap < 0):
-            raise InvalidArgumentError(f"max_gap={self.max_gap!r}", hint="give a number of windows; 0 drops none")
+            raise InvalidArgumentError(
+                f"max_gap={self.max_gap!r} is not a number of windows", hint="give a whole number; 0 drops none"
+            )
         if self.overflow not in get_args(Overflow):
-            raise InvalidArgumentError(f"overflow={self.overflow!r}", hint='give "shed" or "halt"')
+            raise InvalidArgumentError(
+                f"overflow={self.overflow!r} is not a way to handle overload", hint='use "shed" or "halt"'
+            )
         if self.overflow == "halt" and self.max_latency is None:
             raise InvalidArgumentError(
-                'overflow="halt" needs max_latency', hint='give, for example, max_latency="10 s"'
+                'overflow="halt" needs max_latency, the bound at which the query stops',
+                hint='write, for example, max_latency="10 s"',
             )
         if self.drop_at not in get_args(DropAt):
-            raise InvalidArgumentError(f"drop_at={self.drop_at!r}", hint=f"give one of {', '.join(get_args(DropAt))}")
+            raise InvalidArgumentError(
+                f"drop_at={self.drop_at!r} is not a place where windows can be dropped",
+                hint=f"use one of {', '.join(get_args(DropAt))}",
+            )
         share = self.drop_share
         if share is not None and (not isinstance(share, (int, float)) or not 0 <= share < 1):
-            raise InvalidArgumentError(f"drop_share={share!r}", hint="give a share from 0 to below 1")
+            raise InvalidArgumentError(
+                f"drop_share={share!r} is not a share of windows that can be dropped",
+                hint="give a number from 0 to below 1, for example 0.2",
+            )
         if not _whole(self.seed):
-            raise InvalidArgumentError(f"seed={self.seed!r}", hint="give a whole number")
+            raise InvalidArgumentError(f"seed={self.seed!r} is not a whole number", hint="write, for example, seed=1")
         for_drops = {
             "drop_share": self.drop_share is not None,
             "drop_at": self.drop_at != "auto",
@@ -67,13 +78,18 @@ class QoS:
         unused = [name for name, given in for_drops.items() if given]
         if self.overflow == "halt" and unused:
             raise InvalidArgumentError(
-                f'{", ".join(unused)} has no effect with overflow="halt", which drops nothing',
-                hint="leave one of them out",
+                f'overflow="halt" drops nothing, and these settings have no effect with it: {", ".join(unused)}',
+                hint='leave them out, or overflow="halt"',
             )
         if self.disorder is not None and (not isinstance(self.disorder, int) or self.disorder < 0):
-            raise InvalidArgumentError(f"disorder={self.disorder!r}", hint="give 0 or more, or None for any order")
+            raise InvalidArgumentError(
+                f"disorder={self.disorder!r} is not a bound on disorder", hint="give 0 or more, or None for any order"
+            )
         if self.max_latency is not None and micros(self.max_latency, "max_latency") <= 0:
-            raise InvalidArgumentError(f"max_latency={self.max_latency!r}", hint="give a duration above zero")
+            raise InvalidArgumentError(
+                f"max_latency={self.max_latency!r} is not above zero: every result would be late",
+                hint='write, for example, max_latency="5 s"',
+            )
 
     @property
     def latency_seconds(self) -> float | None:
@@ -90,5 +106,7 @@ def byte_count(value: int | str, what: str) -> int:
     if found is not None and found[2] in _UNITS and found[1].count(".") < 2:
         value = round(float(found[1]) * _UNITS[found[2]])
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InvalidArgumentError(f"{what}={value!r} is not a number of bytes", hint='give an integer, or "4 GB"')
+        raise InvalidArgumentError(
+            f"{what}={value!r} is not a number of bytes", hint='give a positive integer, or a size such as "4 GB"'
+        )
     return value

@@ -34,9 +34,13 @@ class Strategy:
                 f"there is no strategy {self.kind!r}", hint='use "auto", "window", "batch" or "pane"'
             )
         if self.batch is not None and (not isinstance(self.batch, int) or self.batch < 1):
-            raise InvalidArgumentError(f"a batch of {self.batch!r} windows", hint="a batch has at least one window")
+            raise InvalidArgumentError(
+                f"batch={self.batch!r}: a batch needs at least one window", hint="write, for example, batch=10"
+            )
         if self.nodes is not None and (not isinstance(self.nodes, int) or self.nodes < 1):
-            raise InvalidArgumentError(f"a ring of {self.nodes!r} nodes", hint="a ring has at least one node")
+            raise InvalidArgumentError(
+                f"nodes={self.nodes!r}: a ring needs at least one node", hint="write, for example, nodes=4"
+            )
 
     @property
     def label(self) -> str:
@@ -53,15 +57,17 @@ def asked_strategy(kind: str, batch: int | None, nodes: int | None, *, on_stream
     asked = None if kind == "auto" else Strategy(kind, batch, nodes)  # type: ignore[arg-type]
     reason = None
     if batch is not None and asked is None:
-        reason = f'batch={batch} with the strategy "auto", which chooses its own'
+        reason = f'batch={batch} has no effect with the strategy "auto", which chooses the batch itself'
     elif batch is not None and batch > 1 and kind == "window":
-        reason = f'batch={batch} with the strategy "window", which evaluates one window at a time'
+        reason = f'batch={batch} has no effect with the strategy "window", which evaluates one window at a time'
     elif nodes is not None and kind != "pane":
-        reason = f"nodes={nodes} with the strategy {kind!r}: only panes use a ring"
+        reason = f"nodes={nodes} has no effect with the strategy {kind!r}: only panes use a ring"
     elif nodes is not None and keyed:
-        reason = f"nodes={nodes} for a query with keys, which needs no ring"
+        reason = f"nodes={nodes} has no effect on a query with keys, which needs no ring"
     elif nodes is not None and on_stream:
-        reason = f"nodes={nodes} on a stream, which has no ring"
+        reason = f"nodes={nodes} has no effect on a stream, which has no ring"
     if reason is not None:
-        raise InvalidArgumentError(reason, hint='leave it out, or use a strategy that has it: "batch" or "pane"')
+        raise InvalidArgumentError(
+            reason, hint='leave it out, or use a strategy that has it: "batch" (batch=), "pane" (batch= and nodes=)'
+        )
     return asked

@@ -50,7 +50,7 @@ class SourceCensus:
                 share = rows / kept if kept else 1.0
                 self.arrived[i] = max(self.arrived.get(i, 0.0), rows + counts.shed * share)
                 rows = counts.rows
-            elif not rows and input_.branch.steps:
+            elif not rows and input_.branch.transforms:
                 rows, latest = self._before_steps(origin)
                 times += [] if latest is None else [latest]
             self.latest[i] = max(times, default=None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from anabranch.control.key_placement import HEAVY, PLACING, seen_keys
+from anabranch.control.key_placement import HEAVY, PLACING, remembered_windows
 from anabranch.control.rebalance import MEMORY, ROUTING, WORKERS, Memory
 from anabranch.control.split_tuning import SEARCH, window_search
 from anabranch.errors import AnabranchError, ControllerError
@@ -127,7 +127,7 @@ _CHECKS: Mapping[str, Callable[[Any], object]] = {
     SEARCH: window_search,
     "partition": Partitioning.of_label,
     HEAVY: lambda value: HeavyKeys.from_json(value or {}),
-    PLACING: seen_keys,
+    PLACING: remembered_windows,
     ROUTING: lambda value: all(_whole(worker) and worker >= 0 for worker in value),
     WORKERS: _count,
     MEMORY: Memory.of,

@@ -57,7 +57,7 @@ class EpochQuery:
         self._began: float | None = None  # when that epoch began
         self._stopping = False
         self._refused = False  # an epoch came while stopping: Spark reports a failure, but there is none
-        self._ending = threading.RLock()  # held while listeners are told of the end: several threads may ask for it
+        self._ending = threading.RLock()  # held while listeners are notified of the end: several threads may ask for it
         self._terminated = False
         self._failed: AnabranchError | StreamingQueryException | None = None  # what made it end
 

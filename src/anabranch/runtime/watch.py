@@ -1,6 +1,6 @@
 """A thread that watches Spark's query: it reports the end at once, and notices when the query waits.
 
-Spark ends a query in a thread of its own, and says so only when asked. A user may not ask for hours, so this does.
+Spark ends a query in its own thread and does not notify anyone. This thread polls for the end.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class DropPoint:
     """those of them whose results are delivered"""
     emits: Mapping[str, tuple[Span, ...]]
     """by box and window: the results, by their time, that belong to a unit"""
-    paper: Span
+    span_without_slides: Span
     """the bound of `span` that does not use the slides"""
     refused: str | None = None
     """why nothing new is dropped here; what an earlier run dropped stays dropped if `emits` says what that is"""
@@ -179,11 +179,11 @@ class _Points:
         label = {"source": "source", "operator": "before", "results": "results of"}[kind]
         name = f"{label} {' and '.join(at)}" if kind != "source" else " and ".join(at)
         closed = [name for name in domain if not self.boxes[name].windows]
-        counted = [name for name in domain if self.boxes[name].counts_rows]
-        if closed or (counted and counted != list(at)):
+        counting = [name for name in domain if self.boxes[name].counts_rows]
+        if closed or (counting and counting != list(at)):
             nothing = Span(1, 0, 0, 1)
             why = f"it is not known which rows {closed[0]} needs for an exact answer" if closed else ""
-            why = why or f"{counted[0]} counts all rows, so drops before it would change its windows"
+            why = why or f"{counting[0]} counts all rows, so drops before it would change its windows"
             return DropPoint(name, kind, at, nothing, 0, domain, outputs, {}, nothing, why)
         # All units of a point have one origin: otherwise a window could be in different units at different operators.
         delivered = [window for name in outputs for window in self.boxes[name].windows]
@@ -191,10 +191,10 @@ class _Points:
         span = self._span(kind, starts, origin, self.tight)
         emits = {name: self._emits(name, span) for name in domain}
         bound = min((self._bound(name, span.slide) for name in outputs), default=0)
-        why_not = self._opaque_input(kind, at, bool(counted))
+        why_not = self._opaque_input(kind, at, bool(counting))
         why_not = why_not or (None if bound > 0 else self._no_bound(outputs, span.slide))
-        paper = self._span(kind, starts, origin, tight=False)
-        return DropPoint(name, kind, at, span, bound, domain, outputs, emits, paper, why_not, bool(counted))
+        loose = self._span(kind, starts, origin, tight=False)
+        return DropPoint(name, kind, at, span, bound, domain, outputs, emits, loose, why_not, bool(counting))
 
     def _span(self, kind: Kind, starts: Sequence[Box], origin: int, tight: bool) -> Span:
         if kind == "results":
@@ -226,12 +226,12 @@ class _Points:
         assert box.terms is not None
         return min(scaled(box.terms.max_gap, window.slide, slide) for window in box.windows)
 
-    def _opaque_input(self, kind: Kind, at: tuple[str, ...], counted: bool) -> str | None:
+    def _opaque_input(self, kind: Kind, at: tuple[str, ...], counts_rows: bool) -> str | None:
         """Why nothing can be dropped before an operator that reads from a join or a user's operator.
 
         This does not apply to results and counted rows: both leave in the order of the watermark.
         """
-        if kind != "operator" or counted:
+        if kind != "operator" or counts_rows:
             return None
         reads = self.boxes[at[0]].reads
         opaque = [name for name in reads if name in self.boxes and not self.boxes[name].windows]

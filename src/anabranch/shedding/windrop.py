@@ -43,7 +43,7 @@ class Tally:
     run: int = 0
     """units dropped in a row"""
     debt: int = 0
-    """units kept although their coin said drop, and not yet paid for"""
+    """kept units that should have been dropped; later drops make up for them"""
 
     def after(self, dropped: bool, coin: bool) -> Tally:
         """The tally after one more unit; `coin`: whether its coin said drop."""

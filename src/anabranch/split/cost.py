@@ -1,4 +1,4 @@
-"""What splitting costs: a model in seconds per tuple, and how many splitters a rate needs (see docs/papers.md).
+"""What splitting costs: a model in seconds per tuple, and how many splitters a rate needs. See docs/papers.md.
 
     window router ──▶ p window splitters ──▶ q query processors
     C_PR                C_PS                   C_PQ
@@ -6,17 +6,17 @@
 **Shares.** Of the tuples that a splitter reads, r are routed to one substream, b are broadcast to all q and o are
 omitted; r + b + o = 1. So a tuple leaves the split r + b*q times on average.
 
-| cost of | equation | per tuple read |
-|---|---|---|
-| any stream process | (1) | cr + u(cp + cm) + cq + sel * (cs(o + r + bq) + ce(r + bq)) |
-| the window router | (2) | cr_w + cs_w + ce_w |
-| a window splitter | (3) | cr_w + cs(o + r + bq) + ce(r + bq) |
-| a query processor | (4) | cr + p(cp + cm) + O |
+| cost of | per tuple read |
+|---|---|
+| any stream process | cr + u(cp + cm) + cq + sel * (cs(o + r + bq) + ce(r + bq)) |
+| the window router | cr_w + cs_w + ce_w |
+| a window splitter | cr_w + cs(o + r + bq) + ce(r + bq) |
+| a query processor | cr + p(cp + cm) + O |
 
 All four are calls of `process_cost`. Rates are capacities: tuples per second of *busy* time. If only a ratio matters,
 any unit (Mbit/s) will do.
 
-**Efficiency** (7) compares the CPU times of whole processes. Per tuple of the input stream all splitters together spend
+**Efficiency** compares the CPU times of whole processes. Per tuple of the input stream all splitters together spend
 C_PS, and all processors (r + bq) * C_PQ, because that many copies reach them.
 
 **On Spark** the router is the scheduler, which hands out blocks: `from_measures` leaves cs_w and ce_w at 0. Polling is
@@ -86,7 +86,7 @@ def process_cost(
     o: float = 0.0,
     q: int = 1,
 ) -> float:
-    """Equation (1): seconds per tuple of a stream process with u inputs and q outputs."""
+    """Seconds per tuple of a stream process with u inputs and q outputs."""
     return cr + u * (cp + cm) + cq + selectivity * (cs * (o + r + b * q) + ce * (r + b * q))
 
 
@@ -110,7 +110,7 @@ class SplitCosts:
     """the routing and broadcast functions, per copy or omitted tuple"""
     ce: float = 0.0
     """a splitter's sending, per copy"""
-    O: float = 0.0  # noqa: E741 (its name in the equations)
+    O: float = 0.0  # noqa: E741 (its name in the published model)
     """the query itself"""
     b: float = BROADCAST_SHARE
     r: float = 1.0 - BROADCAST_SHARE
@@ -137,14 +137,14 @@ class SplitCosts:
         """The terms from measurements; None if no splitter has read a row."""
         _at_least_1("q", q)
         rows = sum(s.rows for s in splitters)
-        # Shares of the counted rows: a splitter that counts no kinds must not make the shares add up to less than 1.
+        # Shares of the rows of a known kind: a splitter that counts no kinds must not make them add up to less than 1.
         routed, broadcast, omitted = (
             sum(getattr(s, kind) for s in splitters) for kind in ("routed", "broadcast", "omitted")
         )
-        counted = routed + broadcast + omitted
-        if rows <= 0 or counted <= 0:
+        classified = routed + broadcast + omitted
+        if rows <= 0 or classified <= 0:
             return None
-        b, r, o = broadcast / counted, routed / counted, omitted / counted
+        b, r, o = broadcast / classified, routed / classified, omitted / classified
         handed_on = rows * (r + b * q)
         received = sum(w.rows for w in workers)
         return cls(
@@ -164,20 +164,16 @@ class SplitCosts:
         return self.r + self.b * q
 
     def router(self) -> float:
-        """Equation (2)."""
+        """Seconds per tuple that the window router needs."""
         return process_cost(cr=self.cr_w, cs=self.cs_w, ce=self.ce_w)
 
     def splitter(self, q: int) -> float:
-        """Equation (3)."""
+        """Seconds per tuple that a window splitter needs, if there are q substreams."""
         return process_cost(cr=self.cr_w, cs=self.cs, ce=self.ce, b=self.b, r=self.r, o=self.o, q=q)
 
     def processor(self, p: int) -> float:
-        """Equation (4)."""
+        """Seconds per tuple that a query processor needs, if it merges the output of p splitters."""
         return process_cost(cr=self.cr, u=p, cp=self.cp, cm=self.cm, cq=self.O)
-
-    def single_rate(self) -> float:
-        """The rate of one splitter with one substream, the basis of (6); infinite if it costs nothing."""
-        return _rate(self.splitter(1))
 
     def stream_rate(self, p: int, q: int) -> float:
         """Tuples per second that p splitters and q processors can take: the lowest of the three kinds' rates."""
@@ -185,14 +181,14 @@ class SplitCosts:
         return min(_rate(self.router()), p * _rate(self.splitter(q)), processors)
 
     def efficiency(self, p: int, q: int) -> float:
-        """Equation (7): the splitters' share of all CPU time that splitting takes; 1 if nothing has a cost."""
+        """The splitters' share of all CPU time that splitting takes; 1 if nothing has a cost."""
         splitting = self.splitter(q)
         without_query = (self.processor(p) - self.O) * self.copies(q)
         total = self.router() + splitting + without_query
         return splitting / total if total > 0 else 1.0
 
     def splitters(self, rate: float, q: int, *, limit: int = MOST_SPLITTERS) -> int:
-        """The smallest p by equation (3): the splitters that the rate needs with these costs and shares."""
+        """The smallest number of splitters that can take the rate, with these costs and shares."""
         _at_least_1("q", q)
         return _within(rate * self.splitter(q), limit)
 
@@ -213,10 +209,11 @@ class SplitCosts:
 def splitters_needed(
     desired: float, single: float, q: int, *, b: float = BROADCAST_SHARE, limit: int = MOST_SPLITTERS
 ) -> int:
-    """Equation (6): p = ceil(desired / single * (1 - b + b*q)), within 1 .. limit.
+    """The number of splitters that a rate needs: p = ceil(desired / single * (1 - b + b*q)), within 1 .. limit.
 
-    `desired` is the stream's rate and `single` that of one splitter with q = 1, in the same unit. It assumes that all
-    work grows with the copies and that nothing is omitted; `SplitCosts.splitters` does not.
+    `desired` is the stream's rate and `single` that of one splitter with q = 1, in the same unit; with a cost model it
+    is ``1 / costs.splitter(1)``. It assumes that all work grows with the copies and that nothing is omitted;
+    `SplitCosts.splitters` does not.
     """
     _at_least_1("q", q)
     if not single > 0:

@@ -139,8 +139,8 @@ class Splitter:
         return _rows([(worker, group) for worker, group, _ in pieces], self.edge, part, seq, blocks)
 
     def _marks(self, part: int, census: Census, counters: SplitterCounters) -> pa.RecordBatch:
-        seen = SplitterReport(part, self.edge, census.rows, census.late, census.bad, census.max_t)
-        full, short = replace(seen, counters=counters, keys=census.keys.census()).packed(), seen.packed()
+        report = SplitterReport(part, self.edge, census.rows, census.late, census.bad, census.max_t)
+        full, short = replace(report, counters=counters, keys=census.keys.census()).packed(), report.packed()
         blocks = [[pa.py_buffer(full if worker == 0 else short)] for worker in range(self.workers)]
         return _rows([(worker, REPORT_GROUP) for worker in range(self.workers)], self.edge, part, 0, blocks)
 

@@ -14,7 +14,6 @@ second: the input rate would fall whenever fewer tuples come, which says nothing
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 IMPROVEMENT = 0.0015
@@ -55,13 +54,3 @@ class WindowSearch:
         if size * 2 > limit:
             return WindowSearch(size, settled=True, reference=best)
         return WindowSearch(size * 2, reference=best)
-
-
-def next_window_bytes(
-    history: Sequence[tuple[int, float]], *, start: int = SEARCH_START, limit: int = SEARCH_LIMIT
-) -> tuple[int, bool]:
-    """The W to use next, and whether the search has settled on it. `history` is complete, oldest first."""
-    search = WindowSearch(start)
-    for size, rate in history:
-        search = search.after(size, rate, start=start, limit=limit)
-    return search.size, search.settled

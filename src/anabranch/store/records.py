@@ -13,7 +13,7 @@
     Repair                   what `anabranch repair` changed
 
 Every record has a version. A record without one was written before records had versions; it is read as well. A record
-of a later release is refused: it may contain things that this release does not know.
+of a later release is refused, since this release may not understand it.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def check_version(known: Any, what: str) -> None:
     version = known.get(_VERSION) if isinstance(known, Mapping) else None
     if isinstance(version, int | float) and version > VERSION:
         raise CheckpointError(
-            f"{what} has version {version}, but this release reads up to version {VERSION}: the record may contain "
-            "things that this release does not know",
+            f"{what} has version {version}, but this release reads up to version {VERSION}: it may not understand the "
+            "record",
             hint="run the query with the release that wrote it, or a later one",
         )
 
@@ -194,12 +194,12 @@ class PointDrops:
 
 @dataclass(frozen=True)
 class DropPlan:
-    """Which windows an epoch drops, and what the next plan needs to know about this one."""
+    """Which windows an epoch drops, and what the next decision needs to know about this one."""
 
     decisions: Mapping[str, Any] = field(default_factory=dict)
     """the controller's decisions, as plain JSON values"""
     latest: int | None = None
-    """the latest time of a row when the plan was made"""
+    """the latest time of a row when this was decided"""
     advance: int = 0
     """how far an epoch advances event time"""
     points: Mapping[str, PointDrops] = field(default_factory=dict)
@@ -351,14 +351,14 @@ class OperatorOutcome:
 
     @classmethod
     def from_json(cls, known: Mapping[str, Any]) -> OperatorOutcome:
-        placed = known.get("placed")
+        key_counts = known.get("placed")
         return cls(
             known["watermark"],
             frozenset(known["active"]),
             {int(group): epoch for group, epoch in known["snapshots"].items()},
             known["decisions"],
             frozenset(known.get("block_groups", ())),
-            None if placed is None else KeyCounts.from_json(placed),
+            None if key_counts is None else KeyCounts.from_json(key_counts),
             known.get("since"),
             known.get("latest"),
             {int(group): (each[0], each[1]) for group, each in known.get("waiting", {}).items()},

@@ -46,7 +46,7 @@ class Condition:
     torn: tuple[str, ...]
     """later entries of the ledger that cannot be read"""
     planned: tuple[int, ...]
-    """later epochs that have a plan"""
+    """later epochs that have been decided"""
     read: int | None
     """the last epoch whose rows Spark has fixed"""
     committed: int | None
@@ -120,8 +120,8 @@ class CheckpointRepair:
             else:
                 done = epoch
                 break
-        planned = tuple(epoch for epoch in self.ledger.epochs("plan") if done is None or epoch > done)
-        for epoch in planned:
+        decided = tuple(epoch for epoch in self.ledger.epochs("plan") if done is None or epoch > done)
+        for epoch in decided:
             with contextlib.suppress(StateError):  # a torn decision
                 self.ledger.decision_json(epoch)  # refused if it is of a later release
         outcome = None if done is None else self.ledger.outcome(done)
@@ -129,7 +129,7 @@ class CheckpointRepair:
         return Condition(
             done,
             tuple(torn),
-            planned,
+            decided,
             max(self._batches("offsets"), default=None),
             max(self._batches("commits"), default=None),
             marks,
@@ -283,7 +283,8 @@ class CheckpointRepair:
                 ]
         if missing:
             raise StateError(
-                f"the state after epoch {done} cannot be rebuilt: missing is {', '.join(sorted(set(missing))[:3])}",
+                f"the state after epoch {done} cannot be rebuilt, because input is missing: "
+                f"{'; '.join(sorted(set(missing))[:3])}",
                 hint="restore the checkpoint folder from a backup, or start with a new one",
             )
 
@@ -307,7 +308,7 @@ class CheckpointRepair:
         return known or EpochDecision(marks_publishing=False)
 
     def _check_sinks(self, done: int, again: int, last: int) -> None:
-        """Refuse if sinks have epochs after `again`: they would ignore the other rows these numbers will have."""
+        """Refuse if sinks have epochs after `again`: they would skip the different rows of these epochs."""
         places = self._decided(done, again).sinks
         published: list[str] = []
         unknown = [] if places else ["the sinks of this query"]
@@ -319,14 +320,15 @@ class CheckpointRepair:
                 unknown.append(f"{place.sink} of {output}")
         if published:
             raise CheckpointError(
-                f"the results of epochs {again + 1} to {last} are published, and these numbers will have other rows: "
-                f"the sink would ignore them as published already. Found: {', '.join(published[:5])}",
+                f"the results of epochs {again + 1} to {last} are published. The repair runs these epochs again with "
+                "different rows, and the sink would skip them as already published. Found: "
+                f"{', '.join(published[:5])}",
                 hint="remove these results, then run the repair again",
             )
         if unknown:
             raise CheckpointError(
-                f"{', '.join(unknown)} may have results of epochs {again + 1} to {last}, and these numbers will have "
-                "other rows",
+                f"{', '.join(unknown)} may have results of epochs {again + 1} to {last}. The repair runs these epochs "
+                "again with different rows, and a sink may skip them as already published",
                 hint="remove the results of these epochs there, then run the repair again with --sinks-cleared",
             )
 

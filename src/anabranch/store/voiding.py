@@ -1,17 +1,18 @@
 """Void the decisions for an epoch that has not been published, so that the epoch is decided again.
 
-A plan in the ledger is followed whenever its epoch runs again. If it cannot be carried out (`runtime.decisions`), the
-query would fail at every start. Its epoch can be decided again as long as no sink has results that depend on the plan:
+A decision in the ledger is followed whenever its epoch runs again. If it cannot be carried out (`runtime.decisions`),
+the query would fail at every start. The epoch can be decided again as long as no sink has results that depend on the
+decision:
 
 | what the ledger says | may the decision be voided? |
 |---|---|
 | the epoch is `done` | no: it is published |
 | `publishing` names the epoch | no: some sinks may have it, and would keep those results under its number |
-| neither, and the plan says that publishing is marked | yes: no sink was called |
-| neither, and the plan does not say so (an older release wrote it) | only if the sinks have been checked |
+| neither, and the decision says that publishing is marked | yes: no sink was called |
+| neither, and the decision does not say so (an older release wrote it) | only if the sinks have been checked |
 
-The old plan stays in the ledger, marked as void. Files left by attempts to run the epoch are removed: the next attempt
-may have other workers, and may drop other rows.
+The old decision stays in the ledger, marked as void. Files left by attempts to run the epoch are removed: the next
+attempt may have other workers, and may drop other rows.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Voided:
 def void_decision(
     checkpoint: Folder, *, checked_sinks: bool = False, reason: str = "", dry_run: bool = False
 ) -> Voided:
-    """Void the plan of the epoch that was decided last and not published. No query may run on the checkpoint.
+    """Void the decision for the last epoch if it is not published. No query may run on the checkpoint.
 
     `checkpoint` is the folder with the ledger: the `store` of the query, if it has one. `checked_sinks` confirms that
     no sink has that epoch; it is needed only where the ledger does not record it.
@@ -59,7 +60,7 @@ def void_decision(
     decision = ledger.decision_to_repair(epoch)
     if decision is None:
         raise CheckpointError(
-            f"nothing is decided in {checkpoint} for an epoch that is not published: the next one is {epoch}",
+            f"{checkpoint} has no decision to void: epoch {epoch} has not been decided yet",
             hint="start the query; there is nothing to void",
         )
     if ledger.publishing() == epoch:
@@ -78,7 +79,7 @@ def void_decision(
     voided = Voided(epoch, ledger.decision_json(epoch))
     if dry_run:
         return voided
-    # First what the attempts left. Should this end in between, the plan still counts, and the epoch writes it again.
+    # First remove what attempts left. If this is interrupted, the decision still counts, and the epoch writes it again.
     for node in query.state.folders():
         EpochStore(query.state, query.query, node).forget_epoch(epoch)
     for side in query.side.folders():

@@ -55,7 +55,7 @@ class Epoch:
 
 @made_as('EpochRun(query, "run/")')
 class EpochRun:
-    """Runs a query over the epochs that wait at its sources, as often as asked, on one checkpoint.
+    """Runs a query over the epochs that wait at its sources, as often as you call it, on one checkpoint.
 
         run = EpochRun(busy_cells(trips), tmp_path / "run")
         feed.add(rows)
@@ -160,8 +160,8 @@ class _StartedQuery(_Query):
             query = {ONLY: query}
         if not isinstance(query, Mapping | Sequence):
             raise InvalidArgumentError(
-                f"{query!r} has no results that a query could deliver",
-                hint="give an aggregation, a join or an operator, what has start(); or a DataFrame: to_df()",
+                f"{query!r} is not a query",
+                hint="pass an aggregation, a join or an operator (anything with start()), or the DataFrame of to_df()",
             )
         if isinstance(query, Mapping):
             self._sinks = {name: MemorySink() for name in query}

@@ -101,8 +101,9 @@ class StreamFeed:
         names = [time for time, _, _ in self._ticking]
         if len(set(names)) > 1:
             raise InvalidArgumentError(
-                f"the streams of this feed have the times {', '.join(sorted(set(names)))}",
-                hint="make a feed of their own for each",
+                f"the streams of this feed have different time columns ({', '.join(sorted(set(names)))}), and their "
+                "watermarks cannot move together",
+                hint="create a separate StreamFeed for each time column",
             )
         latest = max(self._delayed(to, unit, delay) for _, unit, delay in self._ticking)
         schema = arrow_schema(self._with_tick)

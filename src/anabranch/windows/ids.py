@@ -5,8 +5,7 @@ in one operation only, division that rounds towards minus infinity, so that is a
 `anabranch.spark.columns.floordiv`). With one formula the batch plan, the streaming plan and the kernels cannot
 disagree; a property test compares the forms all the same.
 
-Ids count from the window's origin and may be negative. `count_first`, `count_last` and `is_closer` count the rows and
-windows of a stream from 1 instead.
+Ids count from the window's origin and may be negative.
 """
 
 from __future__ import annotations
@@ -62,33 +61,6 @@ def batch_window(window: Window, batch: int) -> Window:
 def replication(window: Window, batch: int = 1) -> float:
     """Copies of a row that leave the split: (w + (B-1)s) / (Bs); with B = 1 this is the overlap."""
     return batch_window(window, batch).overlap
-
-
-def count_first(i: Ids, size: int, slide: int, floordiv: FloorDiv = python_floordiv) -> Ids:
-    """The first window of row i, with rows and windows counted from 1, before the limit max(1, ...).
-
-    ceil((i-w)/s) + 1, with the ceiling written as a floor: ceil(a/s) = floor((a-1)/s) + 1.
-    """
-    return floordiv(i - size - 1, slide) + 2
-
-
-def count_last(i: Ids, size: int, slide: int, floordiv: FloorDiv = python_floordiv) -> Ids:
-    """The last window of row i, with rows and windows counted from 1: ceil(i/s)."""
-    return floordiv(i - 1, slide) + 1
-
-
-def is_closer(i: Ids, size: int, slide: int) -> Ids:
-    """Whether row i (from 1) closes a count window: i >= w and (i-w) mod s = 0.
-
-    For time windows, pass times; if several rows have that time, the last one is the closer.
-    """
-    return (i >= size) & ((i - size) % slide == 0)
-
-
-def is_batch_closer(i: Ids, size: int, slide: int, batch: int) -> Ids:
-    """Whether row i (from 1) closes a batch of B windows: it closes window j, and j mod B = 0."""
-    # The closer of window j is row (j-1)s + w, so j mod B = 0 at every (Bs)-th row from the first batch's end on.
-    return is_closer(i, size + (batch - 1) * slide, batch * slide)
 
 
 @dataclass(frozen=True)

@@ -136,22 +136,9 @@ class Ring:
         return self.windows_per_node * self.slide
 
     @property
-    def results_from_predecessor(self) -> int:
-        """Pane results that come from the neighbour, per round: w - s."""
-        return self.size - self.slide
-
-    @property
     def batches(self) -> Batches:
         """The ring's groups of n windows as a batch layout."""
         return Batches.over([PaneWindow(self.size, self.slide, 0)], self.panes_from_split)
-
-    def node_of_window(self, window_id: Ids, floordiv: FloorDiv = python_floordiv) -> Ids:
-        """The node that evaluates the window: groups of n windows go round the ring in turn."""
-        return ring_node(floordiv(window_id, self.windows_per_node), self.nodes, floordiv)
-
-    def node_of_pane(self, pane: Ids, floordiv: FloorDiv = python_floordiv) -> Ids:
-        """The node that computes the pane: the one whose windows start there."""
-        return ring_node(floordiv(pane, self.panes_from_split), self.nodes, floordiv)
 
 
 def ring_node(ring_set: Ids, nodes: int, floordiv: FloorDiv = python_floordiv) -> Ids:

@@ -11,7 +11,6 @@ A *unit* is what is kept or dropped as a whole. Two rules move a span towards th
     fan-out    one span for several consumers, in units of the lcm of their slides
 
 A result has the last instant of its window as its time, as in Spark (`window_time`), so spans grow at the beginning.
-The paper on window drops (docs/papers.md) uses the first instant, so there they grow at the end; the sizes are equal.
 
     A1(3,2) ▶ A2(3,3):    size 3+3-1 = 5, slide 3           A1(3,2) and A2(3,3) of one stream:   size 7, slide 6
 
@@ -102,10 +101,3 @@ def fan_out(spans: Sequence[Span], origin: int | None = None) -> Span:
 def scaled(bound: int, slide: int, to: int) -> int:
     """How many units of slide `to` may be missing in a row if `bound` units of `slide` may; 0 means none."""
     return bound * slide // to
-
-
-def early_kept(p: float, bound: int, size: int, slide: int) -> float:
-    """The share of tuples that pass WinDrop(size, slide, p, B)."""
-    if bound < size // slide:
-        return 1.0
-    return 1.0 - p * ((bound + 1) * slide - size) / ((bound - 1) * slide + size)

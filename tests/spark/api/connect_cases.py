@@ -181,9 +181,9 @@ def _word(state: list[Any]) -> str:
 
 def refused_start(spark: SparkSession, folder: Path, output: Path) -> Answers:
     """What `start()` says on a session of Spark Connect, and the folders that it leaves."""
-    counted = ab.stream(Feed(folder).stream(spark), time="at", watermark="1 s").window(size="2 s").agg(n=ab.count())
+    windows = ab.stream(Feed(folder).stream(spark), time="at", watermark="1 s").window(size="2 s").agg(n=ab.count())
     made = output / "start"
-    message = _message(lambda: counted.start(ab.FileSink(made / "results"), checkpoint=made / "checkpoint"))
+    message = _message(lambda: windows.start(ab.FileSink(made / "results"), checkpoint=made / "checkpoint"))
     return {"message": message, "left": made.exists()}
 
 

@@ -40,7 +40,7 @@ def windowed(cars: DataFrame) -> Windowed:
     return stream(cars).window(size="5 min", slide="10 s")
 
 
-def counted(cars: DataFrame) -> Aggregation:
+def aggregated(cars: DataFrame) -> Aggregation:
     return windowed(cars).by("cell").agg(cars=ab.count())
 
 
@@ -170,7 +170,7 @@ UNKNOWN: dict[str, tuple[Make, str, str]] = {
     "new column": (
         lambda df: stream(df).with_columns({"v": F.col("sped")}), "`sped` cannot be resolved", "speed"
     ),
-    "a result that is not there": (lambda df: counted(df).filter("trips > 3"), "`trips` cannot be", "window, cars"),
+    "a result that is not there": (lambda df: aggregated(df).filter("trips > 3"), "`trips` cannot be", "window, cars"),
 }  # fmt: skip
 
 
@@ -210,15 +210,17 @@ ARGUMENTS: dict[str, tuple[Make, str, str]] = {
     "time as a number": (lambda df: ab.stream(df, time=3), "time=3", 'time="at"'),
     "a number as column": (lambda df: windowed(df).agg(v=ab.sum(5)), "5 is not a column", "the name of a column"),
     "a number as key": (lambda df: windowed(df).by(5), "5 is not a column", "the name of a column"),
-    "the same key twice": (lambda df: windowed(df).by("cell", "cell"), "same key twice", "leave one out"),
+    "the same key twice": (lambda df: windowed(df).by("cell", "cell"), "same key twice", "name it once"),
     "a key that hides a column": (
         lambda df: windowed(df).by(F.upper("cell").alias("speed")), "the key 'speed' has the name of another", "alias"
     ),
     "a key that hides the time": (
         lambda df: windowed(df).by(F.date_trunc("hour", "at").alias("at")), "the key 'at' has the name", "alias"
     ),
-    "a key called window": (lambda df: counted(df).as_stream().window(size="1 h").by("window"), "'window'", "rename"),
-    "no aggregate": (lambda df: windowed(df).agg(), "without an aggregate", "ab.count()"),
+    "a key called window": (
+        lambda df: aggregated(df).as_stream().window(size="1 h").by("window"), "'window'", "rename"
+    ),
+    "no aggregate": (lambda df: windowed(df).agg(), "agg() needs at least one aggregate", "ab.count()"),
     "window, sizes by position": (
         lambda df: stream(df).window("1 h", "10 min"), "window() does not accept this call: too many", 'size="1 h"'
     ),
@@ -228,9 +230,9 @@ ARGUMENTS: dict[str, tuple[Make, str, str]] = {
     "stream, time by position": (lambda df: ab.stream(df, "at"), "too many positional", 'time="at"'),
     "stream without a time": (lambda df: ab.stream(df), "missing a required argument: 'time'", 'time="at"'),
     "an aggregate without a name": (lambda df: windowed(df).agg(ab.count()), "too many positional", "trips=ab.count()"),
-    "start with nothing": (lambda df: counted(df).start(), "missing a required argument", 'checkpoint="checkpoint/"'),
+    "start with nothing": (lambda df: aggregated(df).start(), "missing a required", 'checkpoint="checkpoint/"'),
     "start without a checkpoint": (
-        lambda df: counted(df).start(ab.MemorySink()), "missing a required argument: 'checkpoint'", "checkpoint="
+        lambda df: aggregated(df).start(ab.MemorySink()), "missing a required argument: 'checkpoint'", "checkpoint="
     ),
     "start with a checkpoint of None": (
         lambda df: ab.start(ab.stream(streaming(df), time="at", watermark="0 s").window(size="1 s")
@@ -252,16 +254,16 @@ ARGUMENTS: dict[str, tuple[Make, str, str]] = {
     "called as a key, other case": (lambda df: windowed(df).by("cell").agg(CELL=ab.count()), "'CELL'", "another name"),
     "called window": (lambda df: windowed(df).agg(window=ab.count()), "called 'window'", "another name"),
     "called the same in another case": (lambda df: windowed(df).agg(a=ab.count(), A=ab.count()), "'A'", "another name"),
-    "no such strategy": (lambda df: counted(df).using("panes"), "no strategy 'panes'", '"pane"'),
-    "a batch of none": (lambda df: counted(df).using("batch", batch=0), "a batch of 0", "at least one"),
-    "half a batch": (lambda df: counted(df).using("batch", batch=1.5), "a batch of 1.5", "at least one"),
-    "a ring of none": (lambda df: counted(df).using("pane", nodes=0), "a ring of 0", "at least one"),
-    "negative delay": (lambda df: counted(df).using("pane", max_delay="-1 s"), "max_delay is -1 s", "zero or more"),
-    "no sample": (lambda df: counted(df).sample(0.0), "a sample of 0.0", "above 0"),
-    "too large a sample": (lambda df: counted(df).sample(1.5), "a sample of 1.5", "up to 1"),
-    "a sample in words": (lambda df: counted(df).sample("all"), "a sample of 'all'", "up to 1"),
-    "no density": (lambda df: counted(df).assume(rows_per_pane=0), "rows_per_pane=0", "above zero"),
-    "negative disorder": (lambda df: counted(df).order_by_window(-1), "k = -1", "0 or more"),
+    "no such strategy": (lambda df: aggregated(df).using("panes"), "no strategy 'panes'", '"pane"'),
+    "a batch of none": (lambda df: aggregated(df).using("batch", batch=0), "batch=0: a batch needs", "batch=10"),
+    "half a batch": (lambda df: aggregated(df).using("batch", batch=1.5), "batch=1.5: a batch needs", "batch=10"),
+    "a ring of none": (lambda df: aggregated(df).using("pane", nodes=0), "nodes=0: a ring needs", "nodes=4"),
+    "negative delay": (lambda df: aggregated(df).using("pane", max_delay="-1 s"), "-1 s is negative", "zero or more"),
+    "no sample": (lambda df: aggregated(df).sample(0.0), "sample=0.0 is not a share", "above 0"),
+    "too large a sample": (lambda df: aggregated(df).sample(1.5), "sample=1.5 is not a share", "up to 1"),
+    "a sample in words": (lambda df: aggregated(df).sample("all"), "sample='all' is not a share", "up to 1"),
+    "no density": (lambda df: aggregated(df).assume(rows_per_pane=0), "must be above zero, not 0", "rows_per_pane=50"),
+    "negative disorder": (lambda df: aggregated(df).order_by_window(-1), "k=-1 is not a bound", "0 or more"),
     "a rank above 1": (lambda df: ab.quantile("speed", 95), "95 is not between 0 and 1", "0.95"),
     "ranks, one bad": (lambda df: ab.quantile("speed", [0.5, -0.1]), "not between 0 and 1", "0.95"),
     "no ranks": (lambda df: ab.quantile("speed", []), "[] is not between", "0.95"),
@@ -288,7 +290,7 @@ ARGUMENTS: dict[str, tuple[Make, str, str]] = {
         lambda df: ab.stream(df.select(F.lit(1).alias("t")), time="t").union(
             ab.stream(df.select(F.lit(1).cast("bigint").alias("t")), time="t", time_unit="us")
         ),
-        "'t' is int in one and bigint in the other",
+        "'t' is int in one stream of the union and bigint in the other",
         "cast",
     ),
     "a filter of the wrong type": (lambda df: stream(df).filter("speed"), "the filter cannot", "speed"),
@@ -322,7 +324,7 @@ def test_the_same_column_as_a_string_and_as_a_column_are_one_key(cars: DataFrame
         assert windowed(cars).by(key).keys == ("cell",)
 
 
-def test_an_overflow_on_a_worker_is_told_with_its_hint(spark: SparkSession) -> None:
+def test_an_overflow_on_a_worker_is_raised_with_its_hint(spark: SparkSession) -> None:
     rows = spark.createDataFrame([(t, 2**62) for t in range(3)], "t bigint, v bigint")
     query = ab.stream(rows, time="t", time_unit="us").window(size="2 us", slide="1 us").agg(v=ab.sum("v")).using("pane")
     with pytest.raises(Exception, match=r"(?s)does not fit a 64-bit integer.*cast the column to double or decimal"):

@@ -214,8 +214,8 @@ def test_results_are_a_stream_for_what_follows(spark: SparkSession) -> None:
     joined = stream(spark, left).join(stream(spark, right), on="key", within=("4 us", "1 us"), how="full")
     times = {tuple(r) for r in joined.as_stream().to_df().select("id", "id_right", "join_time").collect()}
     assert times == {(0, 0, 4), (1, 1, 10), (2, None, 3)}
-    counted = joined.window(size="5 us").agg(n=ab.count()).to_df()
-    assert {(r["window"]["start"], r["n"]) for r in counted.collect()} == {(0, 2), (10, 1)}
+    windows = joined.window(size="5 us").agg(n=ab.count()).to_df()
+    assert {(r["window"]["start"], r["n"]) for r in windows.collect()} == {(0, 2), (10, 1)}
     again = joined.filter("id = 0").join(stream(spark, [("k", 5, 7)]), on="key", within=("1 us", "0 s"), suffix="_last")
     assert [row.asDict() for row in again.to_df().collect()] == [
         {"key": "k", "at": 0, "id": 0, "at_right": 4, "id_right": 0, "join_time": 4, "at_last": 5, "id_last": 7}
@@ -345,11 +345,11 @@ W = ("1 s", "1 s")
 REFUSED: dict[str, tuple[Make, type[AnabranchError], str, str]] = {
     "no other": (lambda s: s.join(on="cell", within=("1 s",)), InvalidArgumentError, "two streams", "left.join(right"),
     "a DataFrame": (
-        lambda s: s.join(s.source, on="cell", within=W), InvalidArgumentError, "with a DataFrame", "ab.stream(df"
+        lambda s: s.join(s.source, on="cell", within=W), InvalidArgumentError, "DataFrame is not one", "ab.stream(df"
     ),
     "an aggregate": (
         lambda s: s.join(s.window(size="1 s").agg(n=ab.count()), on="cell", within=W),
-        InvalidArgumentError, "with a Aggregation", ".as_stream()",
+        InvalidArgumentError, "Aggregation is not one", ".as_stream()",
     ),
     "one window": (
         lambda s: s.join(s, on="cell", within=("1 s",)), InvalidArgumentError, "each of the 2 streams",
@@ -366,7 +366,7 @@ REFUSED: dict[str, tuple[Make, type[AnabranchError], str, str]] = {
     ),
     "no key": (lambda s: s.join(s, on=(), within=W), InvalidArgumentError, "key columns", "F.lit(0)"),
     "key twice": (
-        lambda s: s.join(s, on=("cell", "cell"), within=W), InvalidArgumentError, "same key twice", "leave one out"
+        lambda s: s.join(s, on=("cell", "cell"), within=W), InvalidArgumentError, "same key twice", "name it once"
     ),
     "unknown key": (lambda s: s.join(s, on="cel", within=W), ColumnNotFoundError, "no column 'cel'", "'cell'"),
     "the time as key": (
@@ -391,7 +391,7 @@ REFUSED: dict[str, tuple[Make, type[AnabranchError], str, str]] = {
         lambda s: s.with_columns({"speed_right": F.lit(1)}).join(s, on="cell", within=W), InvalidArgumentError,
         "'speed' of stream 1 would be called 'speed_right'", "suffix",
     ),
-    "no suffix": (lambda s: s.join(s, on="cell", within=W, suffix=""), InvalidArgumentError, "suffix=''", "_quote"),
+    "no suffix": (lambda s: s.join(s, on="cell", within=W, suffix=""), InvalidArgumentError, "not ''", "_quote"),
     "unknown column in where": (
         lambda s: s.join(s, on="cell", within=W, where="sped > 1"), ColumnNotFoundError, "where cannot be resolved",
         "speed_right",
@@ -404,7 +404,8 @@ REFUSED: dict[str, tuple[Make, type[AnabranchError], str, str]] = {
         "function as `where` of a left", "as a Column",
     ),
     "no groups": (
-        lambda s: s.join(s, on="cell", within=W, groups=0), InvalidArgumentError, "groups=0", "at least 1"
+        lambda s: s.join(s, on="cell", within=W, groups=0), InvalidArgumentError, "groups=0 is not a positive",
+        "1 or more",
     ),
     "start of a batch": (
         lambda s: s.join(s, on="cell", within=W)._emissions(), StreamingError, "bounded DataFrames", "to_df()"
@@ -416,14 +417,15 @@ REFUSED: dict[str, tuple[Make, type[AnabranchError], str, str]] = {
         lambda s: s.join(s, on="cell", within=W).as_stream(time="at"), InvalidArgumentError, "has a column 'at'",
         "as_stream(time=",
     ),
-    "no blocks": (lambda s: ab.JoinTuning(theta=0), InvalidArgumentError, "theta=0", "above zero"),
+    "no blocks": (lambda s: ab.JoinTuning(theta=0), InvalidArgumentError, "a whole number above zero", "384"),
     "no probe": (lambda s: ab.JoinTuning(probe="tree"), InvalidArgumentError, "'tree'", '"nested"'),
     "thresholds crossed": (
         lambda s: ab.JoinTuning(supplier=0.1, consumer=0.2), InvalidArgumentError, "back and forth", "consumer < supp"
     ),
-    "beta": (lambda s: ab.JoinTuning(beta=1.0), InvalidArgumentError, "beta=1.0", "between 0 and 1"),
+    "beta": (lambda s: ab.JoinTuning(beta=1.0), InvalidArgumentError, "beta must be between 0 and 1", "0.5"),
     "no tuning": (
-        lambda s: s.join(s, on="cell", within=W, tuning={"theta": 1}), InvalidArgumentError, "tuning=", "JoinTuning("
+        lambda s: s.join(s, on="cell", within=W, tuning={"theta": 1}), InvalidArgumentError, "not a JoinTuning",
+        "JoinTuning(",
     ),
 }  # fmt: skip
 

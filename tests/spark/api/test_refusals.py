@@ -32,7 +32,7 @@ def in_parts() -> Aggregate:
     return ab.user_aggregate("value", init=int, incr=max, merge=max, final=int, returns="bigint", state="bigint")
 
 
-def counted(stream: Stream) -> Aggregation:
+def aggregated(stream: Stream) -> Aggregation:
     return stream.window(size="10 s", slide="5 s").by("key").agg(n=ab.count())
 
 
@@ -61,13 +61,13 @@ BOUNDED: dict[str, tuple[Make, str]] = {
         lambda s: s.window(size="1 s").by(splitters=1).agg(n=in_parts()),
         "no key to partition by",
     ),
-    "a batch of auto": (lambda s: counted(s).using(batch=3), 'batch=3 with the strategy "auto"'),
-    "a batch of window": (lambda s: counted(s).using("window", batch=3), "evaluates one window at a time"),
-    "nodes of batch": (lambda s: counted(s).using("batch", batch=2, nodes=3), "only panes use a ring"),
-    "nodes with keys": (lambda s: counted(s).using("pane", nodes=3), "which needs no ring"),
+    "a batch of auto": (lambda s: aggregated(s).using(batch=3), 'batch=3 has no effect with the strategy "auto"'),
+    "a batch of window": (lambda s: aggregated(s).using("window", batch=3), "evaluates one window at a time"),
+    "nodes of batch": (lambda s: aggregated(s).using("batch", batch=2, nodes=3), "only panes use a ring"),
+    "nodes with keys": (lambda s: aggregated(s).using("pane", nodes=3), "which needs no ring"),
     "a strategy and a policy": (
         lambda s: s.window(size="1 s").by("key", partition="fld").agg(n=ab.count()).using("window").to_df(),
-        "the strategy 'window' with partition='fld'",
+        "strategy 'window' cannot be combined with partition='fld'",
     ),
     "groups of a join": (lambda s: s.join(s, on="key", within=W, groups=3).to_df(), "groups=... of a join"),
     "tuning of a join": (
@@ -98,7 +98,7 @@ def test_a_strategy_that_was_asked_for_comes_before_a_policy_that_was_not(table:
     query = ab.stream(table, time="at").window(size="2 s", slide="1 s").by("key").agg(n=in_parts())
     assert "cAM-2" in query.explain()
     asked = query.using("batch", batch=2).explain()
-    assert "left to Spark: the strategy that was asked for does not place keys" in asked
+    assert "left to Spark: the requested strategy does not place keys" in asked
 
 
 PLANNED: dict[str, tuple[Make, str]] = {
@@ -119,7 +119,7 @@ PLANNED: dict[str, tuple[Make, str]] = {
     ),
     "workers": (lambda s: s.window(size="1 s").by("key", workers=3).agg(n=in_parts()).explain(), "cannot place keys"),
     "a strategy, inside": (
-        lambda s: counted(s).using("batch", batch=2).window(size="20 s").agg(n=ab.sum("n")).to_df(),
+        lambda s: aggregated(s).using("batch", batch=2).window(size="20 s").agg(n=ab.sum("n")).to_df(),
         "merges their panes",
     ),
 }
@@ -143,25 +143,25 @@ def delivered(query: Any, folder: Path, settings: dict[str, Any], **of_delivery:
 NOW = "available-now"
 STARTED: dict[str, tuple[Callable[[Stream, Path], Any], str]] = {
     "a strategy by window": (
-        lambda s, f: start(counted(s).using("window"), f),
+        lambda s, f: start(aggregated(s).using("window"), f),
         "does not support the strategy 'window'",
     ),
     "a strategy by batch": (
-        lambda s, f: start(counted(s).using("batch", batch=4), f),
+        lambda s, f: start(aggregated(s).using("batch", batch=4), f),
         "does not support the strategy 'batch'",
     ),
     "a strategy, inside": (
-        lambda s, f: start(counted(s).using("window").window(size="20 s").agg(n=ab.sum("n")), f),
+        lambda s, f: start(aggregated(s).using("window").window(size="20 s").agg(n=ab.sum("n")), f),
         "does not support the strategy",
     ),
-    "a delay": (lambda s, f: start(counted(s).using("pane", max_delay="1 s"), f), "does not support max_delay=1 s"),
-    "a density": (lambda s, f: start(counted(s).assume(rows_per_pane=3), f), r"does not support assume\(...\)"),
+    "a delay": (lambda s, f: start(aggregated(s).using("pane", max_delay="1 s"), f), "does not support max_delay=1 s"),
+    "a density": (lambda s, f: start(aggregated(s).assume(rows_per_pane=3), f), r"does not support assume\(...\)"),
     "a batch in order": (
-        lambda s, f: start(counted(s).using("pane", batch=4), f, qos=ab.QoS(disorder=0)),
+        lambda s, f: start(aggregated(s).using("pane", batch=4), f, qos=ab.QoS(disorder=0)),
         "would be delivered out of order",
     ),
     "a batch when the input ends": (
-        lambda s, f: start(counted(s).using("pane", batch=4), f, trigger=NOW),
+        lambda s, f: start(aggregated(s).using("pane", batch=4), f, trigger=NOW),
         "would not be delivered",
     ),
     "a batch of count windows": (
@@ -194,20 +194,29 @@ STARTED: dict[str, tuple[Callable[[Stream, Path], Any], str]] = {
         lambda s, f: start(s.join(s, on="key", within=W, tuning=ab.JoinTuning(slots=3)), f, trigger=NOW),
         "slots=3",
     ),
-    "coins without a gap": (lambda s, f: start(counted(s), f, qos=ab.QoS(seed=3)), "seed without max_gap"),
-    "a place without a gap": (
-        lambda s, f: start(counted(s), f, qos=ab.QoS(drop_at="source")),
-        "drop_at without max_gap",
+    "coins without a gap": (
+        lambda s, f: start(aggregated(s), f, qos=ab.QoS(seed=3)),
+        "without max_gap, .* have no effect: seed",
     ),
-    "a weight without a gap": (lambda s, f: delivered(counted(s), f, {}, weight=2.0), "weight without max_gap"),
+    "a place without a gap": (
+        lambda s, f: start(aggregated(s), f, qos=ab.QoS(drop_at="source")),
+        "without max_gap, .* have no effect: drop_at",
+    ),
+    "a weight without a gap": (
+        lambda s, f: delivered(aggregated(s), f, {}, weight=2.0),
+        "without max_gap, .* have no effect: weight",
+    ),
     "a gap of an operator": (
         lambda s, f: delivered(s.process(ab.Operator, "n int", by="key"), f, {}, max_gap=3),
         "only windows can be dropped",
     ),
-    "groups without a key": (lambda s, f: s.process(ab.Operator, "n int", groups=3), "groups=3 without a key"),
+    "groups without a key": (
+        lambda s, f: s.process(ab.Operator, "n int", groups=3),
+        "groups=3 has no effect without a key",
+    ),
     "choices without a policy": (
         lambda s, f: s.process(ab.Operator, "n int", by="key", choices=3, splitters=1),
-        "choices, splitters have no effect without a policy",
+        "without a policy, .* have no effect: choices, splitters",
     ),
     "nodes of a stream": (
         lambda s, f: s.window(size="1 s").agg(n=ab.count()).using("pane", nodes=3),
@@ -215,7 +224,7 @@ STARTED: dict[str, tuple[Callable[[Stream, Path], Any], str]] = {
     ),
     "coins of a halt": (
         lambda s, f: ab.QoS(max_latency="1 s", overflow="halt", seed=3),
-        "seed has no effect",
+        "have no effect with it: seed",
     ),
 }
 
@@ -229,6 +238,6 @@ def test_the_epoch_runtime(live: Stream, tmp_path: Path, case: str) -> None:
 
 
 def test_what_the_runtime_uses_is_not_refused(live: Stream) -> None:
-    batched = counted(live).using("pane", batch=4)
+    batched = aggregated(live).using("pane", batch=4)
     assert isinstance(batched.node, WindowNode) and batched.node.batch == 4 and batched.node.refusal is None
-    assert counted(live).using("pane").node.batch is None  # left to the controller
+    assert aggregated(live).using("pane").node.batch is None  # left to the controller

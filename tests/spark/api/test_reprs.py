@@ -18,12 +18,15 @@ def test_reprs_say_what_is_asked(spark: SparkSession, tmp_path: Path) -> None:
     feed.add([(1, "a", 1)])
     stream = ab.stream(feed.stream(spark), time="at", watermark="10 seconds")
     windows = stream.window(size="5 min", slide="10 s").by("key")
-    counted = windows.agg(n=ab.count(), most=ab.max("value"))
+    aggregation = windows.agg(n=ab.count(), most=ab.max("value"))
     joined = stream.join(stream, on="key", within=("1 min", "0 s"), how="left")
     processed = stream.process(ab.Operator, "key string, n bigint", by="key")
     assert repr(stream) == STREAM
     assert repr(windows) == f"<Windowed windows 5 min / 10 s by key of {STREAM}>"
-    assert repr(counted) == f"<Aggregation n = count(), most = max(value) over windows 5 min / 10 s by key of {STREAM}>"
+    assert (
+        repr(aggregation)
+        == f"<Aggregation n = count(), most = max(value) over windows 5 min / 10 s by key of {STREAM}>"
+    )
     assert repr(joined) == (
         "<Joined [key: string, at: timestamp, value: bigint, at_right: timestamp, value_right: bigint], left on key "
         f"within 1 min, 0 s, of {STREAM} and {STREAM}>"

@@ -50,7 +50,7 @@ def test_explain_reads_a_file(spark: SparkSession, tmp_path: Path) -> None:
     shown = run(
         "explain", str(path), "--time", "at", "--size", "4 s", "--agg", "max:n", "--strategy", "batch", "--batch", "3"
     )
-    assert "strategy    batch, B = 3, as asked" in shown
+    assert "strategy    batch, B = 3, as requested" in shown
     assert "keys        none" in shown
 
 

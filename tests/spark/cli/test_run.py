@@ -157,7 +157,7 @@ def test_a_signal_to_all_processes_stops_after_the_epoch_that_runs(tmp_path: Pat
     finally:
         if running.poll() is None:
             os.killpg(running.pid, signal.SIGKILL)
-    assert "stopping after the present epoch" in "".join(lines)
+    assert "stopping after the current epoch" in "".join(lines)
     assert re.match(r"[\d,]+ epochs, ", lines[-1])
     plans, done = (len(list((checkpoint / "ledger").glob(f"*.{kind}"))) for kind in ("plan", "done"))
     assert plans == done >= 2  # no epoch was cut short

@@ -41,11 +41,11 @@ def small(out: Path, pace: float | None) -> tuple[demo.DemoResult, str]:
 def test_a_paced_run_is_right_and_leaves_a_page(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counted: dict[str, int] = {}
+    answers_of: dict[str, int] = {}
 
     def counting(trace: Trace, output: Path) -> Report:
         for kind in ANSWERS:
-            counted[kind] = sum(pq.read_metadata(file).num_rows for file in output.glob(f"{kind}/*.parquet"))
+            answers_of[kind] = sum(pq.read_metadata(file).num_rows for file in output.glob(f"{kind}/*.parquet"))
         return CHECK(trace, output)
 
     monkeypatch.setattr(demo, "check", counting)
@@ -53,8 +53,8 @@ def test_a_paced_run_is_right_and_leaves_a_page(
 
     assert result.right
     assert result.road_map.tuples == result.trace.tuples
-    assert {kind: result.road_map.count(kind) for kind in ANSWERS} == counted
-    assert result.answers == sum(counted.values()) > 1_000
+    assert {kind: result.road_map.count(kind) for kind in ANSWERS} == answers_of
+    assert result.answers == sum(answers_of.values()) > 1_000
     assert [each.first for each in result.epochs[1:]] == [each.last + 1 for each in result.epochs[:-1]]
     assert 0 < result.response.median <= result.response.worst < 60
     # No answer came before its tuple was due, and none counts from later than when it was read.
@@ -67,7 +67,7 @@ def test_a_paced_run_is_right_and_leaves_a_page(
     page = result.page.read_text(encoding="utf-8")
     assert f"All {result.answers:,} answers are right" in page
     for kind in ANSWERS:
-        assert f"<td>{counted[kind]:,}</td>" in page
+        assert f"<td>{answers_of[kind]:,}</td>" in page
     assert f"<b>{result.trace.tuples:,}</b>" in page
     assert page.count("data:image/png;base64,") == 2 * 2 + 2  # both directions by speed and toll, and two scales
     assert not re.search(r"\b(None|nan|inf)\b", page)

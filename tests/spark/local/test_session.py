@@ -22,8 +22,8 @@ def interpreter(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def test_workers_run_the_python_of_the_driver(spark: SparkSession) -> None:
-    seen = spark.range(4).repartition(2).mapInArrow(interpreter, "python string").distinct().collect()
-    assert [row.python for row in seen] == [sys.executable]
+    interpreters = spark.range(4).repartition(2).mapInArrow(interpreter, "python string").distinct().collect()
+    assert [row.python for row in interpreters] == [sys.executable]
 
 
 def test_settings(spark: SparkSession) -> None:

@@ -97,9 +97,9 @@ def test_auto_takes_panes_where_windows_overlap_much(
 def test_a_strategy_that_was_asked_for(trips: DataFrame) -> None:
     asked = query(trips, "1 min", "1 s")
     text = asked.using("batch", batch=7).explain()
-    assert line(text, "strategy") == "batch, B = 7, as asked"
+    assert line(text, "strategy") == "batch, B = 7, as requested"
     assert "->batch, B = 7" in prices(text) and "pane" in prices(text)
-    assert line(asked.using("window").explain(), "strategy") == "window, as asked"
+    assert line(asked.using("window").explain(), "strategy") == "window, as requested"
     assert taken(asked.using("window").using().explain()) == "pane"  # and back to auto
     assert "MapInArrow" not in plan(text)
 
@@ -157,9 +157,9 @@ def test_a_dense_sample_can_change_the_choice(trips: DataFrame) -> None:
     sparse = query(trips, "30 s", "10 s")
     assert taken(sparse.explain()) == "window"
     assert taken(sparse.sample(1.0).explain()) == "pane"
-    told = sparse.assume(rows_per_pane=50)
-    assert taken(told.explain()) == "pane"
-    assert line(told.explain(), "density") == "50.0 rows per key and pane (given by assume())"
+    assumed = sparse.assume(rows_per_pane=50)
+    assert taken(assumed.explain()) == "pane"
+    assert line(assumed.explain(), "density") == "50.0 rows per key and pane (given by assume())"
 
 
 def test_a_sample_of_nothing(spark: SparkSession) -> None:
@@ -170,8 +170,8 @@ def test_a_sample_of_nothing(spark: SparkSession) -> None:
 
 
 def test_count_windows_need_no_sample(trips: DataFrame) -> None:
-    counted = in_micros(trips, time="at").window(rows=100, slide_rows=15).by("cell").agg(n=ab.count()).sample()
-    assert line(counted.explain(), "density") == "5.0 rows per key and pane (panes of a fixed number of rows)"
+    count_windows = in_micros(trips, time="at").window(rows=100, slide_rows=15).by("cell").agg(n=ab.count()).sample()
+    assert line(count_windows.explain(), "density") == "5.0 rows per key and pane (panes of a fixed number of rows)"
 
 
 def test_explaining_runs_nothing_and_prints_nothing(

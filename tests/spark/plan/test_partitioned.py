@@ -105,7 +105,7 @@ def nothing_long() -> dict[str, Any]:
     return {"n": 0, "size": 0, "odd": False}
 
 
-def told(state: dict[str, Any]) -> str:
+def text_of(state: dict[str, Any]) -> str:
     return f"{state['n']} {state['size']} {state['odd']}"
 
 
@@ -123,7 +123,7 @@ IN_PARTS: Aggregates = {
         returns="array<bigint>", state="array<bigint>",
     ),
     "longest": user(
-        "s", "v", init=nothing_long, incr=longest, merge=merge_longest, final=told, returns="string",
+        "s", "v", init=nothing_long, incr=longest, merge=merge_longest, final=text_of, returns="string",
         state="struct<n: bigint, size: int, odd: boolean>",
     ),
 }  # fmt: skip
@@ -515,7 +515,7 @@ REFUSED: dict[str, tuple[Callable[[DataFrame], Any], str, str]] = {
     ),
     "no workers": (lambda df: windowed(df).by("k", workers=0), "workers=0", "above zero"),
     "no splitters": (lambda df: windowed(df).by("k", splitters=0), "splitters=0", "above zero"),
-    "no key": (lambda df: windowed(df).by(partition="fld"), "without a key", "by("),
+    "no key": (lambda df: windowed(df).by(partition="fld"), "partition='fld' needs a key", "by("),
     "no merge": (
         lambda df: windowed(df).by("k", partition="fld").agg(m=no_merge()).to_df(), "has no merge", 'at "auto"'
     ),
@@ -582,7 +582,7 @@ def test_a_collation_makes_keys_one(spark: SparkSession, cars: DataFrame, aggreg
 
 
 @pytest.mark.parametrize("partition", ["fld", "sh"])
-def test_a_state_of_another_type_is_told(spark: SparkSession, cars: DataFrame, partition: str) -> None:
+def test_a_state_of_another_type_is_refused(spark: SparkSession, cars: DataFrame, partition: str) -> None:
     wrong = ab.user_aggregate("v", **MEDIAN, merge=extend, state="string")
     sliding = in_micros(cars, time="t").window(size="4 us", slide="2 us")
     query = sliding.by("k", partition=partition, workers=2).agg(m=wrong)

@@ -515,8 +515,8 @@ def test_user_defined_aggregates_of_several_columns_and_of_none(spark: SparkSess
         final=lambda s: {"n": len(s), "pairs": [f"{a}{b}" for a, b in s]},
         returns="struct<n: bigint, pairs: array<string>>",
     )  # fmt: skip
-    rows_seen = ab.user_aggregate(init=int, incr=lambda n: n + 1, merge=lambda a, b: a + b, final=int, returns="bigint")
-    query = in_micros(source, time="t").window(size="4 us", slide="3 us").agg(pairs=pairs, n=rows_seen)
+    row_count = ab.user_aggregate(init=int, incr=lambda n: n + 1, merge=lambda a, b: a + b, final=int, returns="bigint")
+    query = in_micros(source, time="t").window(size="4 us", slide="3 us").agg(pairs=pairs, n=row_count)
     expected = {row.window.start: (row.n, row.pairs) for row in query.using("window").to_df().collect()}
     assert expected[0] == (4, (4, ["00", "12", "04", "10"]))
     assert {row.window.start: (row.n, row.pairs) for row in query.using("pane").to_df().collect()} == expected
@@ -748,8 +748,8 @@ def test_a_million_keys(spark: SparkSession) -> None:
         .agg(n=ab.count(), t=ab.max("t")).using("pane").to_df()
     )  # fmt: skip
     edges = F.struct(*(F.unix_micros(F.col("w")[edge]).alias(edge) for edge in ("start", "end")))
-    counted = source.groupBy("key", spark_window(F.timestamp_micros("t"), window).alias("w"))
-    theirs = counted.agg(F.count(F.lit(1)).alias("n"), F.max("t").alias("t")).withColumn("window", edges)
+    grouped = source.groupBy("key", spark_window(F.timestamp_micros("t"), window).alias("w"))
+    theirs = grouped.agg(F.count(F.lit(1)).alias("n"), F.max("t").alias("t")).withColumn("window", edges)
 
     def digest(frame: DataFrame) -> Row:
         # A sum of hashes does not depend on the order of the rows, and an error in any of them shows.

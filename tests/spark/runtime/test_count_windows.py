@@ -225,7 +225,7 @@ def test_a_drop_leaves_windows_out_and_the_others_alone(
     assert len(got) < len(wanted) * 0.6
 
 
-def counted(spark: SparkSession, folder: Path) -> Any:
+def count_windows(spark: SparkSession, folder: Path) -> Any:
     """The query of the process that is killed."""
     windowed = stream_of(Feed(folder / "in").stream(spark)).window(rows=7, slide_rows=3).by("key")
     return windowed.agg(n=ab.count(), total=ab.sum("value"), all=ab.collect("value"))
@@ -233,7 +233,7 @@ def counted(spark: SparkSession, folder: Path) -> Any:
 
 def start_counting(spark: SparkSession, folder: Path) -> None:
     sink, live = ab.FileSink(folder / "out"), folder / "live"
-    query = counted(spark, folder).start(sink, checkpoint=folder / "c", live=live, trigger="available-now")
+    query = count_windows(spark, folder).start(sink, checkpoint=folder / "c", live=live, trigger="available-now")
     query.awaitTermination()
 
 

@@ -63,7 +63,7 @@ def test_blocks_are_read_in_the_splitters_or_unpacked_first(blocks: Stream, rows
     of_rows = rows.split(4, route=route).explain()
     assert "input 0     rows" in of_rows and "p = the tasks that read the rows" in of_rows
     asked = rows.split(4, route=route, splitters=3, window_bytes=100_000).explain()
-    assert "p = 3, as asked" in asked and "W = 100,000 bytes, as asked" in asked
+    assert "p = 3, as requested" in asked and "W = 100,000 bytes, as requested" in asked
 
 
 def test_an_operator_before_it_runs(rows: Stream) -> None:
@@ -82,11 +82,11 @@ def test_an_operator_before_it_runs(rows: Stream) -> None:
 
 
 def test_a_running_query(blocks: Stream, tmp_path: Path) -> None:
-    counted = blocks.split(4, route=route, splitters=2).process(Rows, "n bigint")
+    processed = blocks.split(4, route=route, splitters=2).process(Rows, "n bigint")
     windows = blocks.window(size="2 s", slide="1 s").agg(n=ab.count())
     query = ab.start(
-        counted.to(ab.MemorySink()), windows.to(ab.FileSink(tmp_path / "windows")), checkpoint=tmp_path / "checkpoint",
-        trigger="available-now", idle="5 s", qos=ab.QoS(max_latency="1 minute"),
+        processed.to(ab.MemorySink()), windows.to(ab.FileSink(tmp_path / "windows")),
+        checkpoint=tmp_path / "checkpoint", trigger="available-now", idle="5 s", qos=ab.QoS(max_latency="1 minute"),
     )  # fmt: skip
     query.awaitTermination()
     text = query.explain()

@@ -219,8 +219,8 @@ def stream_of(source: DataFrame) -> Stream:
     return ab.stream(rows.where("g is null or g <> 'end'"), time="at")
 
 
-def flat(stream: Stream, checked: Mapping[str, Checked], **placed: Any) -> Aggregation:
-    return stream.window(size="1 hour", slide="30 minutes").by("g", **placed).agg(**ours(checked))
+def flat(stream: Stream, checked: Mapping[str, Checked], **policy_settings: Any) -> Aggregation:
+    return stream.window(size="1 hour", slide="30 minutes").by("g", **policy_settings).agg(**ours(checked))
 
 
 def inner(stream: Stream) -> Aggregation:
@@ -240,11 +240,11 @@ def inner_aggregates() -> dict[str, Checked]:
     }
 
 
-def nested(windows: Aggregation, checked: Mapping[str, Checked], **placed: Any) -> Aggregation:
-    return windows.window(size="1 hour", slide="30 minutes").by("g", **placed).agg(**ours(checked))
+def nested(windows: Aggregation, checked: Mapping[str, Checked], **policy_settings: Any) -> Aggregation:
+    return windows.window(size="1 hour", slide="30 minutes").by("g", **policy_settings).agg(**ours(checked))
 
 
-def counted(stream: Stream, checked: Mapping[str, Checked]) -> Aggregation:
+def count_windows(stream: Stream, checked: Mapping[str, Checked]) -> Aggregation:
     return stream.window(rows=5, slide_rows=2).by("g").agg(**ours(checked))
 
 
@@ -330,15 +330,15 @@ def test_start(
         queries = {
             "flat": (flat(stream, everyone), expected(rows, everyone)),
             "nested": (nested(windows, everyone), expected_nested(rows, everyone)),
-            "counted": (counted(stream, any_order), expected(rows, any_order, COUNT)),
+            "counted": (count_windows(stream, any_order), expected(rows, any_order, COUNT)),
         }
         for policy in policies:
-            placed = {"partition": policy, "workers": 2}
+            policy_settings = {"partition": policy, "workers": 2}
             with pytest.raises(InvalidArgumentError, match="an aggregate has no merge"):
-                flat(stream, everyone, **placed).start(ab.MemorySink(), checkpoint=tmp_path / "refused")
-            queries[policy] = flat(stream, merging, **placed), expected(rows, merging)
-            queries[f"{policy} in parts"] = flat(stream, parts, **placed), expected(rows, parts)
-            queries[f"nested {policy}"] = nested(windows, merging, **placed), expected_nested(rows, merging)
+                flat(stream, everyone, **policy_settings).start(ab.MemorySink(), checkpoint=tmp_path / "refused")
+            queries[policy] = flat(stream, merging, **policy_settings), expected(rows, merging)
+            queries[f"{policy} in parts"] = flat(stream, parts, **policy_settings), expected(rows, parts)
+            queries[f"nested {policy}"] = nested(windows, merging, **policy_settings), expected_nested(rows, merging)
         sinks = {name: ab.MemorySink() for name in queries}
         handle = ab.start(
             *(query.to(sinks[name]) for name, (query, _) in queries.items()),
@@ -370,7 +370,7 @@ def test_to_df(spark: SparkSession, tmp_path: Path, zone: str, strategy: str) ->
         queries = {
             "flat": (flat(stream, checked), expected(rows, checked)),
             "nested": (nested(inner(stream), checked), expected_nested(rows, checked)),
-            "counted": (counted(stream, any_order), expected(rows, any_order, COUNT)),
+            "counted": (count_windows(stream, any_order), expected(rows, any_order, COUNT)),
         }
         if strategy == "pane":
             with pytest.raises(StrategyError, match="bare has no merge"):
@@ -380,23 +380,23 @@ def test_to_df(spark: SparkSession, tmp_path: Path, zone: str, strategy: str) ->
             assert_same(found(table, None if name == "counted" else zone), wanted, f"{strategy} {name}")
 
 
-PLACED = [
+BY_POLICY = [
     pytest.param(zone, policy, marks=() if i == j else SLOW)
     for i, zone in enumerate(ZONES)
     for j, policy in enumerate(POLICIES)
 ]
 
 
-@pytest.mark.parametrize(("zone", "policy"), PLACED)
-def test_to_df_placed(spark: SparkSession, tmp_path: Path, zone: str, policy: str) -> None:
+@pytest.mark.parametrize(("zone", "policy"), BY_POLICY)
+def test_to_df_with_a_policy(spark: SparkSession, tmp_path: Path, zone: str, policy: str) -> None:
     epochs = epochs_of(3, zone)
     write(tmp_path / "in", epochs, zone)
     rows = [row for epoch in epochs for row in epoch]
-    placed = {"partition": policy, "workers": 2}
+    policy_settings = {"partition": policy, "workers": 2}
     with session(spark, zone, ansi=policy != "cam", validated=policy != "heavy"):
         stream = stream_of(spark.read.schema(SCHEMA).parquet(str(tmp_path / "in")))
         with pytest.raises(InvalidArgumentError, match="an aggregate has no merge"):
-            flat(stream, everything(), **placed).to_df()
+            flat(stream, everything(), **policy_settings).to_df()
         for label, checked in (("by Spark", mergeable()), ("in parts", in_parts())):
-            table = flat(stream, checked, **placed).to_df().toArrow().to_pylist()
+            table = flat(stream, checked, **policy_settings).to_df().toArrow().to_pylist()
             assert_same(found(table, zone), expected(rows, checked), f"{policy} {label}")

@@ -97,8 +97,8 @@ def test_metrics_add_up(spark: SparkSession, tmp_path: Path) -> None:
     feed.add([(rng.randrange(20 * S), rng.choice("abcdefgh"), 1) for _ in range(300)])
     tumbling = ab.stream(feed.stream(spark), time="at", watermark="0 seconds").window(size="20 seconds")
     for policy, cost in (("fld", 8), ("sh", 24)):
-        placed = tumbling.by("key", partition=policy, workers=3).agg(all=values())
-        _, query = run(placed, tmp_path / policy)
+        partitioned = tumbling.by("key", partition=policy, workers=3).agg(all=values())
+        _, query = run(partitioned, tmp_path / policy)
         measured = query.recentProgress[0].operators[0]
         (window,) = measured.partitions
         assert (window.window, window.tuples, window.keys, window.workers) == (0, 300, 8, 3)

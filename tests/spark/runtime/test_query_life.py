@@ -32,9 +32,9 @@ def test_a_query_tells_idle_time_and_its_own_failure(
     caplog.set_level(logging.INFO, logger="anabranch")
     feed = Feed(tmp_path / "in")
     feed.add([(S, "a", 1)])
-    counted = ab.stream(feed.stream(spark), time="at", watermark="0 s").process(Picky, "n bigint")
+    processed = ab.stream(feed.stream(spark), time="at", watermark="0 s").process(Picky, "n bigint")
     with ab.Prometheus() as metrics:
-        query = counted.start(
+        query = processed.start(
             ab.MemorySink(), checkpoint=tmp_path / "ck", live=tmp_path / "live", listeners=[metrics], name="picky"
         )
         until(lambda: query.lastProgress is not None and query.health.state == "idle")

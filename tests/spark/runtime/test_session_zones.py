@@ -65,9 +65,9 @@ def test_columns_of_any_type_pass_through_python(spark: SparkSession, value: str
     """With their types: Arrow knows of no collation, and of one interval only."""
     with session(spark, "America/New_York"):
         rows = spark.range(5).select("id", F.expr(value).alias("a.b"))
-        placed = rows.transform(ab.partition_by("id", workers=2))
-        assert placed.schema["a.b"].dataType.simpleString() == rows.schema["a.b"].dataType.simpleString()
-        assert placed.exceptAll(rows).isEmpty() if "json" not in value else placed.count() == 5
+        partitioned = rows.transform(ab.partition_by("id", workers=2))
+        assert partitioned.schema["a.b"].dataType.simpleString() == rows.schema["a.b"].dataType.simpleString()
+        assert partitioned.exceptAll(rows).isEmpty() if "json" not in value else partitioned.count() == 5
 
 
 def test_users_see_times_in_utc(spark: SparkSession, tmp_path: Path) -> None:
@@ -77,8 +77,8 @@ def test_users_see_times_in_utc(spark: SparkSession, tmp_path: Path) -> None:
     def zones(state: list[str], time: dt.datetime) -> list[str]:
         return [*state, str(time.tzinfo)]
 
-    seen = ab.user_aggregate("t", init=list, incr=zones, final=lambda state: state, returns="array<string>")
+    zones_of = ab.user_aggregate("t", init=list, incr=zones, final=lambda state: state, returns="array<string>")
     with session(spark, "America/New_York"):
         rows = spark.createDataFrame([(hour,) for hour in hours], "t timestamp")
-        (row,) = ab.stream(rows, time="t").window(size="1 day").agg(zones=seen).to_df().collect()
+        (row,) = ab.stream(rows, time="t").window(size="1 day").agg(zones=zones_of).to_df().collect()
     assert row.zones == ["UTC", "UTC"]

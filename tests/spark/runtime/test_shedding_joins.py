@@ -47,13 +47,13 @@ def processed(stream: Stream, *_: Stream) -> Stream:
     return stream.process(Passes, "at timestamp, key string, value bigint", by="key").as_stream(time="at")
 
 
-def counted(stream: Stream) -> Aggregation:
+def aggregated(stream: Stream) -> Aggregation:
     return stream.window(size="4 s", slide="2 s").by("key").agg(n=ab.count(), total=ab.sum("value"))
 
 
 @pytest.mark.parametrize(("above", "name"), [(joined, "join-1"), (processed, "process-1")])
 def test_the_point_right_below_is_not_offered(spark: SparkSession, tmp_path: Path, above: Any, name: str) -> None:
-    query = counted(above(*(source(spark, feed) for feed in feeds(tmp_path, 1))))
+    query = aggregated(above(*(source(spark, feed) for feed in feeds(tmp_path, 1))))
     why = f"before window-2: not here, window-2 reads {name}, and rows cannot be dropped below joins and user operators"
     with pytest.raises(InvalidArgumentError, match="there is no place where windows can be dropped") as refused:
         started(query.to(ab.MemorySink()), folder=tmp_path, qos=QOS)
@@ -70,7 +70,7 @@ def test_results_and_windows_over_windows_stay_exact(spark: SparkSession, tmp_pa
     both = feeds(tmp_path)
 
     def queries() -> tuple[Aggregation, Aggregation]:
-        short = counted(above(*(source(spark, feed) for feed in both)))
+        short = aggregated(above(*(source(spark, feed) for feed in both)))
         return short, short.window(size="8 s", slide="4 s").by("key").agg(n=ab.sum("n")).using("pane")
 
     exact = [ab.MemorySink() for _ in range(2)]
@@ -128,7 +128,7 @@ def test_a_decision_that_cannot_be_carried_out_is_refused_and_can_be_voided(
     sink = ab.FileSink(tmp_path / "out")
 
     def start() -> list[EpochProgress]:
-        run = started(counted(source(spark, feed)).to(sink), folder=tmp_path)
+        run = started(aggregated(source(spark, feed)).to(sink), folder=tmp_path)
         return run.recentProgress
 
     start()
@@ -146,10 +146,10 @@ def test_a_decision_that_cannot_be_carried_out_is_refused_and_can_be_voided(
     assert void_decision(Folder.at(tmp_path / "checkpoint"), reason="a test").epoch == 2
     progress = start()
     assert [epoch.epoch for epoch in progress] == [2, 3, 4, 5] and not progress[0].replayed
-    with pytest.raises(CheckpointError, match="nothing is decided"):
+    with pytest.raises(CheckpointError, match="no decision to void"):
         void_decision(Folder.at(tmp_path / "checkpoint"))
     exact = ab.MemorySink()
-    started(counted(source(spark, feed)).to(exact), folder=tmp_path / "exact")
+    started(aggregated(source(spark, feed)).to(exact), folder=tmp_path / "exact")
     found = spark.read.parquet(str(tmp_path / "out")).drop("epoch").toArrow().to_pylist()
     assert windows_of(found) == windows_of(exact.rows())
 
@@ -161,7 +161,7 @@ def test_a_drop_before_an_aggregate_over_a_join_that_an_earlier_release_decided(
     both = feeds(tmp_path)
 
     def query() -> Aggregation:
-        return counted(joined(*(source(spark, feed) for feed in both)))
+        return aggregated(joined(*(source(spark, feed) for feed in both)))
 
     shed, exact = ab.MemorySink(), ab.MemorySink()
     point = "before window-2"

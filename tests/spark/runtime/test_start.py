@@ -244,21 +244,21 @@ class Running(ab.Operator):
     """Counts rows, and emits a row when the watermark passes a multiple of ten seconds."""
 
     def open(self, state: State) -> None:
-        self.seen = state.array("seen", np.int64, 2)
+        self.sums = state.array("seen", np.int64, 2)
 
     def process(self, block: pa.RecordBatch, port: int = 0) -> Iterator[tuple[str, pa.RecordBatch]]:
         times = np.asarray(block.column("t"))
         assert (np.diff(times) >= 0).all(), "not in the order of time"
         asked = np.asarray(block.column("ask"))
-        self.seen[0] += len(times) - asked.sum()
-        self.seen[1] += np.asarray(block.column("v"))[~asked].sum()
+        self.sums[0] += len(times) - asked.sum()
+        self.sums[1] += np.asarray(block.column("v"))[~asked].sum()
         queries = np.asarray(block.column("v"))[asked]
         if len(queries):
-            balance = np.full(len(queries), self.seen[1])
+            balance = np.full(len(queries), self.sums[1])
             yield "answer", pa.RecordBatch.from_pydict({"qid": queries, "balance": balance})
 
     def on_watermark(self, t: int) -> Iterator[tuple[str, pa.RecordBatch]]:
-        row = {"lane": [self.group], "at": [t], "n": [int(self.seen[0])]}
+        row = {"lane": [self.group], "at": [t], "n": [int(self.sums[0])]}
         yield "count", pa.RecordBatch.from_pydict(row)
 
 
@@ -324,8 +324,8 @@ def test_split_operator_and_aggregation_tree(
     ends = {row["qid"]: row["balance"] for row in totals.rows()}
     assert set(ends) == set(np.flatnonzero(ask).tolist())
     for qid, balance in ends.items():
-        seen = slice(0, (qid // 1_000 + 1) * 1_000)
-        assert balance == v[seen][(lane[seen] >= 0) & ~ask[seen]].sum()
+        before = slice(0, (qid // 1_000 + 1) * 1_000)
+        assert balance == v[before][(lane[before] >= 0) & ~ask[before]].sum()
     assert len(partial.rows()) == 8 * int(ask.sum())
     assert query.lastProgress is not None
     measured = query.lastProgress.operators[0]
@@ -405,8 +405,8 @@ def test_what_cannot_run_says_so(spark: SparkSession, tmp_path: Path) -> None:
         (StreamingError, "bounded", lambda: in_micros(feed.batch(spark), time="at").window(size="1 s")
             .agg(n=ab.count()).start(sink, checkpoint=tmp_path / "x")),
         (InvalidArgumentError, "no Delta connector", lambda: query.start(ab.DeltaSink("t"), checkpoint=tmp_path / "x")),
-        (InvalidArgumentError, "no tuple anywhere", lambda: stream.split(3)),
-        (InvalidArgumentError, "0 substreams", lambda: stream.split(0, route="value")),
+        (InvalidArgumentError, "otherwise no tuple goes anywhere", lambda: stream.split(3)),
+        (InvalidArgumentError, r"split\(0\): the number", lambda: stream.split(0, route="value")),
         (InvalidArgumentError, "does not create operators", lambda: stream.process(Running(), "a int")),
         (InvalidArgumentError, "columns that it emits", lambda: stream.process(Running)),
         (InvalidArgumentError, "is not a Spark schema", lambda: stream.process(Running, "a b c")),

@@ -16,14 +16,13 @@ from anabranch.spark.columns import TimeColumn, TimeKind, changing, floordiv
 from anabranch.windows import Ring, Window
 from anabranch.windows.ids import (
     batch_window,
-    count_first,
-    count_last,
     first_window,
     last_window,
     pane_of,
     python_floordiv,
     window_start,
 )
+from tests.oracles.windows import count_first, count_last, node_of_pane, node_of_window
 
 # Spark's timestamps: the years 1 to 9999.
 FIRST_MICRO, LAST_MICRO = -62_135_596_800_000_000, 253_402_300_799_999_999
@@ -70,8 +69,8 @@ def test_columns_equal_numpy(spark: SparkSession, window: Window, batch: int, no
             "pane": pane_of(t, window.slide, window.origin, divide),
             "first of row": count_first(t, window.size, window.slide, divide),
             "last of row": count_last(t, window.size, window.slide, divide),
-            "node of window": ring.node_of_window(t, divide),
-            "node of pane": ring.node_of_pane(t, divide),
+            "node of window": node_of_window(ring, t, divide),
+            "node of pane": node_of_pane(ring, t, divide),
         }
 
     found = evaluated(spark, times, forms(t, floordiv))
@@ -125,8 +124,8 @@ def test_micros_and_back_in_every_time_zone(spark: SparkSession, zone: str, kind
         TimeKind.TIMESTAMP_NTZ: pa.timestamp("us"),
         TimeKind.SECONDS: pa.int32(),
     }[kind]
-    told = pa.array(times // 1_000_000) if kind is TimeKind.SECONDS else micros
-    source = spark.createDataFrame(pa.table({"m": micros, "at": told.cast(arrow)}), f"m bigint, at {kind.value}")
+    written = pa.array(times // 1_000_000) if kind is TimeKind.SECONDS else micros
+    source = spark.createDataFrame(pa.table({"m": micros, "at": written.cast(arrow)}), f"m bigint, at {kind.value}")
     time = TimeColumn("at", kind)
     # Compared inside Spark: on the way to Python, timestamps would pass through the time zone of the process.
     wrong = source.where((time.micros() != F.col("m")) | (time.from_micros(F.col("m")) != F.col("at")))
@@ -144,12 +143,12 @@ def test_a_changing_number_is_not_in_the_code_that_spark_compiles(
     rows = spark.range(1).select(F.explode(F.array(*map(F.lit, times))).alias("t"))
     if nullable:
         rows = rows.unionAll(spark.createDataFrame([(None,)], "t bigint"))
-    told = rows.select("t", changing(number, F.col("t")).alias("number"))
-    assert {row.t: row.number for row in told.collect()} == {
+    numbered = rows.select("t", changing(number, F.col("t")).alias("number"))
+    assert {row.t: row.number for row in numbered.collect()} == {
         **dict.fromkeys(times, number),
         **({None: None} if nullable else {}),
     }
-    told.where("t < number").explain("codegen")
+    numbered.where("t < number").explain("codegen")
     code = capsys.readouterr().out
     assert "Generated code" in code
     assert f"{number}L" not in code

@@ -39,8 +39,12 @@ def arrived(spark: SparkSession, seed: int) -> DataFrame:
 
 def test_a_task_that_runs_again_places_every_row_as_before(spark: SparkSession) -> None:
     for policy in ("sh", "cam"):
-        placed = ab.partition_by("k", workers=4, policy=policy, time="t", time_unit="us", window="1 ms", worker="w")
-        first, again = ({row.t: row.w for row in arrived(spark, seed).transform(placed).collect()} for seed in (1, 2))
+        partitioned = ab.partition_by(
+            "k", workers=4, policy=policy, time="t", time_unit="us", window="1 ms", worker="w"
+        )
+        first, again = (
+            {row.t: row.w for row in arrived(spark, seed).transform(partitioned).collect()} for seed in (1, 2)
+        )
         assert len(first) == 300 and len(set(first.values())) == 4
         assert first == again
 

@@ -54,7 +54,7 @@ def results(folder: Path) -> list[dict[str, Any]]:
     return [row for file in files for row in plain(pq.read_table(file, partitioning=None))]
 
 
-def counted(rows: list[dict[str, Any]]) -> Counter[str]:
+def counts_of(rows: list[dict[str, Any]]) -> Counter[str]:
     return Counter(json.dumps(row, sort_keys=True) for row in rows)
 
 
@@ -70,9 +70,9 @@ def test_a_watermark_that_ran_away_is_set_back(spark: SparkSession, tmp_path: Pa
     feed.add(minutes(0, 3), [*minutes(3, 5), (YEAR_2200, "a", -1)], minutes(5, 6))
     first = run(query(feed.stream(spark)), folder, max_ahead=None)
     assert first.recentProgress[-1].late == 6  # all of them
-    told = command(folder / "c")
-    assert "moved by more than a year in epoch 1" in told
-    assert "--watermark" in told
+    shown = command(folder / "c")
+    assert "moved by more than a year in epoch 1" in shown
+    assert "--watermark" in shown
     command(folder / "c", "--watermark", moment(6 * 60 * S))
     before = len(results(folder))
     feed.add(minutes(6, 9), minutes(9, 12))
@@ -87,7 +87,7 @@ def test_a_watermark_that_ran_away_is_set_back(spark: SparkSession, tmp_path: Pa
         if row["window"]["start"] >= starts and row["window"]["end"] <= (11 * 60 + 40) * S
     ]  # fmt: skip
     assert wanted
-    assert counted(found) == counted(wanted)
+    assert counts_of(found) == counts_of(wanted)
 
 
 def test_a_restore_after_the_repair_finds_the_same_state(spark: SparkSession, tmp_path: Path) -> None:
@@ -167,15 +167,15 @@ def test_a_lost_last_entry_of_the_ledger(spark: SparkSession, tmp_path: Path, ho
     with pytest.raises((CheckpointError, StateError)):
         run(windows(feed.stream(spark)), folder)
     # The failed start may have fixed what the next epoch reads, which nothing has published.
-    told = command(folder / "c", "--to-last-complete")
-    assert "epoch 11 runs once more" in told
-    assert ("are made again" in told) == (how == "lost with its plan")
+    shown = command(folder / "c", "--to-last-complete")
+    assert "epoch 11 runs once more" in shown
+    assert ("are made again" in shown) == (how == "lost with its plan")
     run(windows(feed.stream(spark)), folder)
     wanted = [
         row for row in plain(windows(feed.batch(spark)).to_df().toArrow())
         if row["window"]["end"] <= (13 * 60 + 40) * S
     ]  # fmt: skip
-    assert counted(results(folder)) == counted(wanted)
+    assert counts_of(results(folder)) == counts_of(wanted)
     assert list((folder / "c" / "repaired").rglob("11"))  # Spark's commit is kept
 
 
@@ -198,7 +198,7 @@ def test_epochs_that_are_out_are_not_given_other_rows(spark: SparkSession, tmp_p
         row for row in plain(windows(feed.batch(spark)).to_df().toArrow())
         if row["window"]["end"] <= (5 * 60 + 40) * S
     ]  # fmt: skip
-    assert counted(results(folder)) == counted(wanted)
+    assert counts_of(results(folder)) == counts_of(wanted)
 
 
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import anabranch as ab
 from anabranch.types import Emitted, State
 
 
-class Seen(ab.Operator):
+class Recorder(ab.Operator):
     """Emits what it sees: keys, and watermarks."""
 
     def process(self, block: pa.RecordBatch, port: int = 0) -> Iterator[Emitted]:

@@ -124,5 +124,5 @@ def test_a_data_frame_runs_as_spark_runs_it(feed: StreamFeed, tmp_path: Path) ->
 
 
 def test_what_has_no_results_is_refused(feed: StreamFeed, tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgumentError, match="no results"):
+    with pytest.raises(InvalidArgumentError, match="is not a query"):
         EpochRun(feed.stream(time="at"), tmp_path / "run")  # type: ignore[arg-type]

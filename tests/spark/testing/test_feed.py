@@ -118,10 +118,10 @@ def test_a_datetime_moves_the_watermark_to_the_microsecond(spark: SparkSession, 
 
 
 def test_operators_do_not_see_the_ticks_but_the_watermark(spark: SparkSession, tmp_path: Path) -> None:
-    from tests.spark.testing.operators import Seen
+    from tests.spark.testing.operators import Recorder
 
     feed = StreamFeed(spark, SCHEMA, tmp_path / "in")
-    processed = feed.stream(time="at", watermark="1 s").process(Seen, "what string, t bigint", by="key", groups=1)
+    processed = feed.stream(time="at", watermark="1 s").process(Recorder, "what string, t bigint", by="key", groups=1)
     run = EpochRun(processed, tmp_path / "run")
     feed.add([(5 * S, "a", 1.0)])
     feed.advance_watermark(20 * S)

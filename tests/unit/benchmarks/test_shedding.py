@@ -8,6 +8,7 @@ import math
 import pytest
 
 from anabranch.observe.progress import DropProgress, EpochProgress, OperatorProgress
+from benchmarks.shedding_loads import early_kept
 from benchmarks.shedding_overhead import Compared
 from benchmarks.shedding_runs import Costs, Load, Output, Run, Trial, percentile, settled_from
 
@@ -22,7 +23,7 @@ def load(slide: int = S) -> Load:
 def epochs(count: int, seconds: float = 4.0, kept: float = 1.0, drops: bool = True) -> tuple[EpochProgress, ...]:
     """Each brings `seconds` of the stream, and delivers the kept share of the windows that end in them."""
     windows = round(seconds) * KEYS
-    told = DropProgress("source 0", 1 - kept, 10, "", windows=windows, dropped=windows - round(kept * windows))
+    drop = DropProgress("source 0", 1 - kept, 10, "", windows=windows, dropped=windows - round(kept * windows))
     return tuple(
         EpochProgress(
             "q",
@@ -35,7 +36,7 @@ def epochs(count: int, seconds: float = 4.0, kept: float = 1.0, drops: bool = Tr
             operators=(
                 OperatorProgress("window-1", emitted=round(kept * windows), watermark=round((i + 1) * seconds) * S),
             ),
-            drops=(told,) if drops else (),
+            drops=(drop,) if drops else (),
         )
         for i in range(count)
     )
@@ -101,8 +102,8 @@ def test_a_trial_without_settled_epochs_is_no_number_and_still_json() -> None:
     trial = Trial.of(Run(load(), 1_000.0, epochs(1)), "a", "2 x", capacity=500.0, bound=10.0)
     assert math.isnan(trial.share)
     assert not trial.held
-    told = json.loads(json.dumps(trial.to_json(), allow_nan=False))
-    assert told["delivered"] is None
+    trial_json = json.loads(json.dumps(trial.to_json(), allow_nan=False))
+    assert trial_json["delivered"] is None
 
 
 def test_percentiles() -> None:
@@ -121,3 +122,12 @@ def test_the_median_epoch_of_all_rounds_is_compared() -> None:
         ("no window drop", 20, 6.0),
         ("p = 0", 20, 2.75),
     ]
+
+
+def test_the_share_of_tuples_that_pass() -> None:
+    """sel_w1 = 1 - p * ((B+1)s - w) / ((B-1)s + w), and nothing is dropped early for B < floor(w/s)."""
+    assert early_kept(0.5, 10, 100, 100) == pytest.approx(1 - 0.5 * (1100 - 100) / (900 + 100)) == 0.5
+    assert early_kept(0.4, 4, 4, 2) == pytest.approx(1 - 0.4 * 6 / 10)
+    assert early_kept(0.9, 1, 4, 2) == 1.0
+    assert early_kept(0.9, 2, 4, 2) == pytest.approx(1 - 0.9 * 2 / 6)
+    assert early_kept(0.0, 2, 4, 2) == 1.0

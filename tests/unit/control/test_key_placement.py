@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from anabranch.control.key_placement import HEAVY, KeyPlacement
 from anabranch.keys.census import HEAVY_KEYS, MOST_WINDOWS, KeyCensus, KeyCounter, heaviest_of, loads_by_window
 from anabranch.keys.hashing import hash_keys
-from anabranch.keys.metrics import loads_of
 from anabranch.keys.partitioner import HeavyKeys, Partitioner
-from anabranch.keys.policy import PAPER, Partitioning
+from anabranch.keys.policy import POLICIES_COMPARED, Partitioning
 from anabranch.observe.progress import EpochProgress, OperatorProgress, PartitionMeasure
 from anabranch.split.gates import Census, CountingPaneGate, OpenGate
 from anabranch.split.key_routes import KeyRoute
@@ -25,6 +24,7 @@ from anabranch.split.readers import RowReader
 from anabranch.split.report import SplitterReport
 from anabranch.split.splitter import REPORT_GROUP, Splitter
 from anabranch.windows.ids import Stretch
+from benchmarks.partitioner_runs import loads_of
 
 S = 1_000_000
 
@@ -67,7 +67,7 @@ def test_every_task_begins_anew() -> None:
 
 @given(
     st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(-30, 30)), min_size=1, max_size=60),
-    st.sampled_from(PAPER),
+    st.sampled_from(POLICIES_COMPARED),
     st.integers(1, 5),
 )
 @settings(max_examples=60, deadline=None)
@@ -78,17 +78,17 @@ def test_what_a_splitter_tells_is_what_it_did(rows: list[tuple[str, int]], polic
     splitter = Splitter(0, RowReader(), OpenGate(), route, tuple(range(workers)), workers)
     batches = [block(keys[i : i + 7], times[i : i + 7]) for i in range(0, len(rows), 7)]
     marks = [row for out in splitter(iter(batches)) for row in out.to_pylist() if row["grp"] == REPORT_GROUP]
-    told = [SplitterReport.unpacked(row["block"]).keys for row in marks]
-    assert told[0] is not None and all(each is None for each in told[1:])  # once, not once per worker
+    censuses = [SplitterReport.unpacked(row["block"]).keys for row in marks]
+    assert censuses[0] is not None and all(each is None for each in censuses[1:])  # once, not once per worker
     hashes, windows = hash_keys([pa.array(keys)]), stretch.of(np.array(times))
     # The splitter gathers its batches into one window before it routes them.
     to = Partitioner(Partitioning(policy), workers).assign(hashes, windows)
-    for window, (tuples, pairs) in loads_by_window([told[0]], workers).items():
+    for window, (tuples, pairs) in loads_by_window([censuses[0]], workers).items():
         mine = windows == window
         expected = loads_of(to[mine], hashes[mine], workers)
         assert (tuple(tuples), tuple(pairs)) == (expected.tuples, expected.keys)
-        assert dict(told[0].distinct)[window] == expected.distinct
-    assert sum(n for _, n in heaviest_of([told[0]])) == len(rows)
+        assert dict(censuses[0].distinct)[window] == expected.distinct
+    assert sum(n for _, n in heaviest_of([censuses[0]])) == len(rows)
 
 
 def test_a_gate_counts_the_panes_that_pass_it() -> None:
@@ -108,31 +108,31 @@ def test_a_gate_counts_the_panes_that_pass_it() -> None:
     left = gate(panes, census)
     assert left.schema.names == ["pane", "rows", "part"] and left.num_rows == 4
     assert (census.rows, census.late, census.bad) == (19, 5, 4)
-    told = census.keys.census()
-    assert told is not None
-    assert told.loads == ((-1, 0, 4, 1), (0, 0, 1, 1), (0, 1, 5, 2))
-    assert told.distinct == ((-1, 1), (0, 2)) and told.heaviest == ((7, 7), (8, 3))
+    reported = census.keys.census()
+    assert reported is not None
+    assert reported.loads == ((-1, 0, 4, 1), (0, 0, 1, 1), (0, 1, 5, 2))
+    assert reported.distinct == ((-1, 1), (0, 2)) and reported.heaviest == ((7, 7), (8, 3))
 
 
-def test_only_the_latest_windows_and_the_heaviest_keys_are_told() -> None:
+def test_only_the_latest_windows_and_the_heaviest_keys_are_reported() -> None:
     counter = KeyCounter()
     n = 5_000
     counter.add(np.arange(n) % 40, np.zeros(n, np.int64), np.arange(n), np.arange(n))
-    told = counter.census()
-    assert told is not None
-    assert [row[0] for row in told.loads] == list(range(40 - MOST_WINDOWS, 40))
-    assert told.since == 40 - MOST_WINDOWS
-    assert len(told.heaviest) == HEAVY_KEYS and told.heaviest[0] == (n - 1, n - 1)
-    assert KeyCensus.from_json(json.loads(json.dumps(told.to_json()))) == told
-    assert len(heaviest_of([told, told])) == HEAVY_KEYS
+    reported = counter.census()
+    assert reported is not None
+    assert [row[0] for row in reported.loads] == list(range(40 - MOST_WINDOWS, 40))
+    assert reported.since == 40 - MOST_WINDOWS
+    assert len(reported.heaviest) == HEAVY_KEYS and reported.heaviest[0] == (n - 1, n - 1)
+    assert KeyCensus.from_json(json.loads(json.dumps(reported.to_json()))) == reported
+    assert len(heaviest_of([reported, reported])) == HEAVY_KEYS
 
 
 # --- the controller -------------------------------------------------------------------------------------------------
 
 
 def epoch(number: int, keys: int, tuples: int, workers: int = 4, **more: Any) -> EpochProgress:
-    placed = PartitionMeasure(0, "cAM-2", workers, tuples, keys, 0.0)
-    operator = OperatorProgress("window-1", partitions=(placed,), **more)
+    by_policy = PartitionMeasure(0, "cAM-2", workers, tuples, keys, 0.0)
+    operator = OperatorProgress("window-1", partitions=(by_policy,), **more)
     return EpochProgress("q", "r", number, 0.0, 1.0, operators=(operator,))
 
 

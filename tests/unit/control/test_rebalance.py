@@ -27,14 +27,14 @@ def epoch(
     seconds: Seconds,
     *,
     replayed: bool = False,
-    told: bool = True,
+    reports_groups: bool = True,
 ) -> EpochProgress:
     """An epoch of two seconds in which workers were as full as that, and groups cost that; `told` per group."""
     workers = []
     for worker, share in enumerate(occupancy):
         own = tuple((g, seconds.get(g, 0.0)) for g, owner in enumerate(routing) if owner == worker)
         busy = sum(spent for _, spent in own)
-        workers.append(WorkerMeasure(worker, 100, busy, occupancy=share, group_seconds=own if told else ()))
+        workers.append(WorkerMeasure(worker, 100, busy, occupancy=share, group_seconds=own if reports_groups else ()))
     operator = OperatorProgress("join", rows=100, workers=tuple(workers))
     return EpochProgress("q", "r", number, 2.0 * number, 1.0, 2.0, 100, replayed=replayed, operators=(operator,))
 
@@ -138,7 +138,7 @@ def test_the_only_group_is_kept_and_the_reason_says_so() -> None:
 
 
 def test_without_busy_seconds_per_group_a_worker_s_are_shared_out() -> None:
-    assert Run(8, 2).turn([FULL, EMPTY], dict.fromkeys((0, 2, 4, 6), 0.2), told=False) == {0: 1}
+    assert Run(8, 2).turn([FULL, EMPTY], dict.fromkeys((0, 2, 4, 6), 0.2), reports_groups=False) == {0: 1}
 
 
 def test_without_any_busy_seconds_groups_count_alike() -> None:

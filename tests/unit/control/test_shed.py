@@ -281,13 +281,13 @@ def test_what_sinks_take_is_spared_with_the_results() -> None:
     assert shares.spared(points["source 0"], one_query()) == pytest.approx(1.0)
 
 
-def test_overload_is_told_to_those_who_must_not_shed() -> None:
+def test_overload_is_reported_to_those_who_must_not_shed() -> None:
     plant = Plant(controller(one_query(0)))
     plant.run(0.5 * capacity(), 6)
     assert plant.controller.overloaded(plant.history) is None
     plant.run(3 * capacity(), 5)
-    told = plant.controller.overloaded(plant.history)
-    assert told is not None and "the bound is 10 s" in told
+    reason = plant.controller.overloaded(plant.history)
+    assert reason is not None and "the bound is 10 s" in reason
 
 
 def test_a_fixed_share_needs_no_history() -> None:

@@ -13,7 +13,8 @@ from anabranch.control.base import arrival_rate, operator_rate
 from anabranch.control.split_tuning import SplitTuning
 from anabranch.observe.progress import EpochProgress, OperatorProgress, SplitterMeasure
 from anabranch.split.cost import splitters_needed
-from anabranch.split.window_size import SAMPLES, next_window_bytes
+from anabranch.split.window_size import SAMPLES
+from tests.oracles.window_size import next_window_bytes
 from tests.unit.control.measures import epoch, split
 
 

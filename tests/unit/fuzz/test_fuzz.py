@@ -86,7 +86,7 @@ def test_every_case_is_a_script_and_most_must_be_answered() -> None:
 
 
 def test_what_was_drawn_covers_the_vocabulary() -> None:
-    seen = {feature for number in range(400) for feature in features(draw(1, number))}
+    drawn = {feature for number in range(400) for feature in features(draw(1, number))}
     for wanted in (
         *(f"aggregate: {name}" for name in ("count", "sum", "top_k", "quantile", "user", "user_state", "collect")),
         *(f"policy: {name}" for name in ("sh", "fld", "pk", "cm", "am", "cam", "lm", "heavy", "auto")),
@@ -94,7 +94,7 @@ def test_what_was_drawn_covers_the_vocabulary() -> None:
         *(f"time: {kind}" for kind in ("timestamp", "timestamp_ntz", "bigint", "int")),
         *("nested", "count windows", "several windows", "slide not dividing", "restart", "union", "in order"),
     ):
-        assert wanted in seen
+        assert wanted in drawn
 
 
 def test_a_row_is_late_when_its_pane_was_over_before_the_epoch() -> None:
@@ -136,7 +136,7 @@ def test_outer_joins_tell_a_row_alone_when_its_window_is_over() -> None:
     assert sorted((row["k"], row["at_right"]) for row in wanted.must) == [("a", 3 * SECOND), ("b", None)]
 
 
-def test_a_right_answer_passes_and_each_kind_of_wrong_one_is_told() -> None:
+def test_a_right_answer_passes_and_each_kind_of_wrong_one_is_reported() -> None:
     case = running((at(1), at(2, "b")), (at(20),))
     right = came(case)
     wanted = expected(case)
@@ -162,7 +162,7 @@ def test_shed_windows_must_be_in_the_report() -> None:
     case = running(*epochs, levels=(level,), shed=shed, flush=2)
     whole = came(case)
 
-    def told(bucket: int, first: int, windows: int, buckets: int = 64) -> tuple[int, dict[str, Any]]:
+    def report_of(bucket: int, first: int, windows: int, buckets: int = 64) -> tuple[int, dict[str, Any]]:
         starts = {"first_start": first * SECOND, "last_start": (first + windows - 1) * SECOND, "windows": windows}
         return 0, {"window_spec": None, "bucket": bucket, "buckets": buckets, **starts}
 
@@ -171,12 +171,12 @@ def test_shed_windows_must_be_in_the_report() -> None:
 
     wanted = expected(case)
     part = without(("a", 1), ("a", 2), ("b", 4))
-    report = [told(5, 1, 2), told(9, 4, 1)]
+    report = [report_of(5, 1, 2), report_of(9, 4, 1)]
     assert differences(case, wanted, {**whole, "rows": part, "report": report}) == []
     assert differences(case, wanted, {**whole, "rows": part, "report": report[:1]}), "missing, and not told"
-    assert differences(case, wanted, {**whole, "report": [told(0, 1, 2, buckets=1)]}), "told, and delivered"
+    assert differences(case, wanted, {**whole, "report": [report_of(0, 1, 2, buckets=1)]}), "told, and delivered"
     gap = without(*(("a", t) for t in (1, 2, 3)))
-    found = differences(case, wanted, {**whole, "rows": gap, "report": [told(5, 1, 3)]})
+    found = differences(case, wanted, {**whole, "rows": gap, "report": [report_of(5, 1, 3)]})
     assert [line.split(":")[0] for line in found] == ["gap"]
 
 

@@ -25,7 +25,7 @@ def test_results_of_another_query_are_named_as_such(tmp_path: Path) -> None:
     ab.FileSink(results).publish(published("one", tmp_path))
     with pytest.raises(CheckpointError) as raised:
         ab.FileSink(results).publish(published("another", tmp_path))
-    assert f"the folder {results} has the results of another query" in raised.value.message
+    assert f"{results} contains the results of another query" in raised.value.message
     assert "FileSink(...)" in raised.value.hint and "another checkpoint folder" not in raised.value.hint
 
 
@@ -36,7 +36,7 @@ def test_a_damaged_owner_of_results_is_named_as_such(tmp_path: Path) -> None:
     (results / "_owner").write_bytes(b"torn")
     with pytest.raises(StateError, match=r"_owner is torn") as raised:
         ab.FileSink(results).publish(published("one", tmp_path))
-    assert "give the results a folder of their own" in raised.value.hint
+    assert "use a separate folder for these results" in raised.value.hint
 
 
 def test_a_sink_says_where_it_is(tmp_path: Path) -> None:

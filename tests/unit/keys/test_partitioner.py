@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from anabranch.errors import InvalidArgumentError
 from anabranch.keys import partitioner
-from anabranch.keys.kernels import candidates_of
-from anabranch.keys.metrics import WindowLoads, loads_of
+from anabranch.keys.kernels import _candidates
+from anabranch.keys.metrics import WindowLoads
 from anabranch.keys.partitioner import HeavyKeys, Partitioner
 from anabranch.keys.policy import POLICIES, Partitioning
 from anabranch.keys.selection import WindowKeys, select
+from benchmarks.partitioner_runs import loads_of
 from tests.oracles import partitioners as oracle
 
 VARIANTS = [Partitioning(policy) for policy in POLICIES if policy != "heavy"] + [
@@ -43,7 +44,9 @@ def expected(keys: list[int], workers: int, what: Partitioning, first: int = 0) 
 @given(KEYS, st.integers(1, 70), st.integers(1, 70))
 def test_candidates_are_different_workers(key: int, workers: int, d: int) -> None:
     d = min(d, workers)
-    found = candidates_of(np.array([key], np.uint64), workers, d)[0].tolist()
+    chosen, scratch = np.empty(d, np.int64), np.empty(d, np.int64)
+    _candidates(np.uint64(key), workers, chosen, scratch)
+    found = chosen.tolist()
     assert found == oracle.candidates(key, workers, d)
     assert len(set(found)) == d and all(0 <= w < workers for w in found)
 
@@ -243,6 +246,6 @@ def test_labels_are_the_papers() -> None:
         ({"policy": "lm", "balance": 2.0}, "balance"),
     ],
 )
-def test_wrong_settings_are_told(settings: dict, said: str) -> None:
+def test_wrong_settings_are_refused(settings: dict, said: str) -> None:
     with pytest.raises(InvalidArgumentError, match=said):
         Partitioning(**settings)

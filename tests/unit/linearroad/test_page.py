@@ -60,7 +60,7 @@ def test_a_notification_is_put_where_its_report_was(trace: Trace, tmp_path: Path
     assert road_map.reached == done.last == tuples["Time"][-1].as_py()
 
 
-def test_a_toll_is_charged_when_the_next_one_is_told(trace: Trace, tmp_path: Path) -> None:
+def test_a_toll_is_charged_at_the_next_notification(trace: Trace, tmp_path: Path) -> None:
     tuples = pa.Table.from_batches(trace.batches())
     reports = tuples.filter(pc.equal(tuples["Type"], int(Kind.POSITION)))
     vid = next(v for v, n in zip(*np.unique(reports["VID"], return_counts=True), strict=True) if n >= 3)

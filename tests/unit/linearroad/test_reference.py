@@ -251,16 +251,16 @@ def test_two_accidents_in_one_segment_at_once(tmp_path: Path, mode: Mode) -> Non
 def test_eastbound_cars_hear_of_the_nearest_accident_ahead(tmp_path: Path, mode: Mode) -> None:
     ahead = [*stands(3, range(0, 301, 30), 52), *stands(4, range(0, 301, 30), 52)]
     passers = [report(130, seg, seg) for seg in range(44, 55)]
-    told = Answers(tmp_path, [*CRASH, *ahead, *passers], mode).alerts(*range(44, 55))
-    assert told == {46: 50, 47: 50, 48: 50, 49: 50, 50: 50, 51: 52, 52: 52}
+    alerts = Answers(tmp_path, [*CRASH, *ahead, *passers], mode).alerts(*range(44, 55))
+    assert alerts == {46: 50, 47: 50, 48: 50, 49: 50, 50: 50, 51: 52, 52: 52}
 
 
 @BOTH
 def test_westbound_cars_come_from_the_other_side(tmp_path: Path, mode: Mode) -> None:
     rows = [row | {"Dir": 1} for row in CRASH]
     passers = [report(130, seg, seg, Dir=1) for seg in range(47, 57)]
-    told = Answers(tmp_path, [*rows, *passers, report(130, 99, 50, Dir=0)], mode).alerts(*range(47, 57), 99)
-    assert told == {50: 50, 51: 50, 52: 50, 53: 50, 54: 50}
+    alerts = Answers(tmp_path, [*rows, *passers, report(130, 99, 50, Dir=0)], mode).alerts(*range(47, 57), 99)
+    assert alerts == {50: 50, 51: 50, 52: 50, 53: 50, 54: 50}
 
 
 @BOTH

@@ -28,7 +28,7 @@ def references(road: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[Mod
     return {mode: expected_answers(*inputs, mode, folder / mode.value, threads=1) for mode in Mode}
 
 
-def counted(a: str, b: str) -> tuple[int, int, int]:
+def compared(a: str, b: str) -> tuple[int, int, int]:
     """Rows in both, in the first only, in the second only; a row that is there twice counts twice."""
     with connect(threads=1) as connection:
         both, first, second = (
@@ -50,7 +50,7 @@ FLAT = {
 def test_flat_lav(road: Path, references: dict[Mode, Expected], kind: str) -> None:
     columns, rows = FLAT[kind]
     ours, theirs = references[Mode.FLAT_LAV].path(kind), road / "expected-flat-lav" / f"{kind}.parquet"
-    assert counted(f"SELECT {columns} FROM {quoted(ours)}", f"SELECT {columns} FROM {quoted(theirs)}") == (rows, 0, 0)
+    assert compared(f"SELECT {columns} FROM {quoted(ours)}", f"SELECT {columns} FROM {quoted(theirs)}") == (rows, 0, 0)
 
 
 PAPER = {
@@ -75,7 +75,7 @@ def test_paper(road: Path, references: dict[Mode, Expected], kind: str) -> None:
     columns, theirs, name, rows = PAPER[kind]
     file = quoted(road / "expected-paper" / f"{name}.parquet")
     ours = f"SELECT {columns} FROM {quoted(references[Mode.PAPER].path(kind))}"
-    assert counted(ours, theirs.format(file)) == (rows, 0, 0)
+    assert compared(ours, theirs.format(file)) == (rows, 0, 0)
 
 
 def test_how_much_the_modes_differ(references: dict[Mode, Expected]) -> None:
@@ -83,7 +83,7 @@ def test_how_much_the_modes_differ(references: dict[Mode, Expected]) -> None:
     paper, flat = (references[mode] for mode in (Mode.PAPER, Mode.FLAT_LAV))
 
     def rows(kind: str, columns: str) -> tuple[int, int, int]:
-        return counted(*(f"SELECT {columns} FROM {quoted(each.path(kind))}" for each in (paper, flat)))
+        return compared(*(f"SELECT {columns} FROM {quoted(each.path(kind))}" for each in (paper, flat)))
 
     assert rows("toll", "VID, Time") == (944_371, 0, 40)  # cars back in a segment
     assert rows("accident", "VID, Time, Seg") == (14_489, 425, 1)  # a minute more at the end of an accident

@@ -345,11 +345,11 @@ def test_an_interrupted_run_leaves_nothing(tmp_path: Path) -> None:
         Trace.load(tmp_path / "trace")
 
 
-def test_progress_is_told(tmp_path: Path) -> None:
-    told: list[tuple[int, int]] = []
-    trace = write_trace(tmp_path / "trace", SHORT, formats=["blocks"], progress=lambda *now: told.append(now))
-    assert told == sorted(set(told))
-    assert told[-1] == (SHORT.seconds, trace.tuples)
+def test_progress_is_reported(tmp_path: Path) -> None:
+    reported: list[tuple[int, int]] = []
+    trace = write_trace(tmp_path / "trace", SHORT, formats=["blocks"], progress=lambda *now: reported.append(now))
+    assert reported == sorted(set(reported))
+    assert reported[-1] == (SHORT.seconds, trace.tuples)
 
 
 def test_a_road_may_be_empty(tmp_path: Path) -> None:

@@ -44,4 +44,4 @@ def test_a_broken_listener_harms_nobody(tmp_path: Path, caplog: pytest.LogCaptur
     notify([broken, good], "on_progress", epoch(1))
     good.close()
     assert (tmp_path / "b").read_text()
-    assert "the stream goes on" in caplog.text and "Traceback" not in caplog.text
+    assert "the query continues" in caplog.text and "Traceback" not in caplog.text

@@ -68,7 +68,7 @@ def test_replays_restores_and_decisions_have_their_reasons(log: pytest.LogCaptur
     ]
 
 
-def test_late_and_bad_rows_are_told_at_once_then_once_a_minute(log: pytest.LogCaptureFixture) -> None:
+def test_late_and_bad_rows_are_logged_at_once_then_once_a_minute(log: pytest.LogCaptureFixture) -> None:
     written = QueryLog(None, "ckpt", None, SETTINGS.describe())
     for second in range(130):
         written.on_progress(epoch(second, float(second), late=2, bad=second % 2, watermark=0))
@@ -83,15 +83,15 @@ def test_late_and_bad_rows_are_told_at_once_then_once_a_minute(log: pytest.LogCa
     ]
 
 
-def test_dropping_is_told_when_it_changes(log: pytest.LogCaptureFixture) -> None:
+def test_dropping_is_logged_when_it_changes(log: pytest.LogCaptureFixture) -> None:
     written = QueryLog(None, "ckpt", None, SETTINGS.describe())
     half, more = (DropProgress("source-0", p, 3, "too much comes in") for p in (0.5, 0.75))
     for number, drops in enumerate([(), (half,), (half,), (more,), ()]):
         written.on_progress(epoch(number, drops=drops))
-    told = [message for _, message in lines(log)]
-    assert [message.split(":")[0] for message in told] == [f"query q, epoch {n}" for n in (1, 3, 4)]
-    assert "p = 0.75" in told[1] and "too much comes in" in told[1]
-    assert told[2].endswith("windows are no longer dropped at source-0")
+    logged = [message for _, message in lines(log)]
+    assert [message.split(":")[0] for message in logged] == [f"query q, epoch {n}" for n in (1, 3, 4)]
+    assert "p = 0.75" in logged[1] and "too much comes in" in logged[1]
+    assert logged[2].endswith("windows are no longer dropped at source-0")
 
 
 def test_the_library_installs_no_handler_that_writes() -> None:

@@ -19,9 +19,9 @@ from anabranch.aggregates.folds import Concatenate, Sum
 from anabranch.names import FIRST, LAST, OPEN, PANE, POSITION, ROWS, SPEC
 from anabranch.operators.count_windows import CountWindowOperator
 from anabranch.operators.numbering import (
-    COUNTED,
     DROPPED,
     NUMBERED,
+    ROWS_NUMBERED,
     SHED,
     WINDOWS_KEPT,
     WINDOWS_SHED,
@@ -44,7 +44,7 @@ def block_of(rows: list[Row]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, names=["at", "key", "x", "y"])
 
 
-def told(row: Row) -> str:
+def text_of(row: Row) -> str:
     """A row in words: -0.0 is another row than 0.0, and NaN is like NaN."""
     return repr(tuple(row))
 
@@ -55,8 +55,8 @@ class Pipeline:
     def __init__(self, windows: Panes, per_key: bool, keyed: bool = True) -> None:
         self.windows, self.per_key = windows, per_key
         self.keys = ("key",) if keyed else ()
-        counted = self.keys if per_key else ()
-        self.numbering = Numbering(counted, "at", ("key", "x", "y"), windows.windows, counted)
+        numbered_by = self.keys if per_key else ()
+        self.numbering = Numbering(numbered_by, "at", ("key", "x", "y"), windows.windows, numbered_by)
         names = (*self.keys, SPEC, FIRST, LAST, ROWS, "sum", "all")
         folds = (Sum(), Concatenate())
         self.settings = WindowSettings(windows.in_panes(), windows.size, windows.origin, folds, self.keys, names)
@@ -186,7 +186,7 @@ def play(
         now = drops[number % len(drops)]
         pipeline.epoch(on_time, watermark, now)
         oracle.epoch(on_time, watermark, now)
-        wanted = oracle.delivered(told)
+        wanted = oracle.delivered(text_of)
         if not pipeline.keys:
             wanted = _without_key(oracle, wanted)
         assert {place: list(map(_zero, rows)) for place, rows in pipeline.answers.items()} == {
@@ -210,7 +210,7 @@ def _without_key(oracle: Counting, answers: Answers) -> Answers:
     for spec, _, j in answers:
         window = oracle.windows[spec]
         rows = count.rows[j * window.slide : j * window.slide + window.size]
-        found[spec, None, j] = [told(row) for row in rows]
+        found[spec, None, j] = [text_of(row) for row in rows]
     return found
 
 
@@ -221,7 +221,7 @@ def test_windows_leave_once_when_they_are_full(
     per_key = way == "per key"
     pipeline = Pipeline(windows, per_key, keyed=way != "no key")
     play(pipeline, Counting(windows.windows, per_key, KEY_BUCKETS), epochs, delay)
-    assert set(pipeline.metrics) <= {COUNTED}
+    assert set(pipeline.metrics) <= {ROWS_NUMBERED}
 
 
 @given(count_windows(5), seeds, st.integers(0, 15), st.sampled_from(["per key", "over all", "no key"]), loads)
@@ -262,7 +262,7 @@ def test_metrics_of_a_drop() -> None:
     #   unit 3, 4                         x---x   x---x
     pipeline = Pipeline(Panes((Window.of_rows(2),)), per_key=False, keyed=False)
     pipeline.epoch([Row(t, None, None, t) for t in range(10)], 100, Drop(1.0, 2, 5))
-    assert pipeline.metrics == {COUNTED: 10, SHED: 8, WINDOWS_SHED: 4, WINDOWS_KEPT: 1}
+    assert pipeline.metrics == {ROWS_NUMBERED: 10, SHED: 8, WINDOWS_SHED: 4, WINDOWS_KEPT: 1}
     assert list(pipeline.answers) == [(0, None, 2)]
     assert [(each["first_row"], each["last_row"], each["windows"]) for each in pipeline.dropped] == [
         (0, 2, 2),
@@ -276,7 +276,7 @@ def test_without_a_bound_all_windows_are_dropped_and_then_none() -> None:
     pipeline.epoch(rows[:10], 10, Drop(1.0, None, 5))  # windows 0..4, of the rows 0..10
     pipeline.epoch(rows[10:], 100)
     assert [j for _, _, j in pipeline.answers] == [5, 6, 7, 8]
-    assert pipeline.metrics == {COUNTED: 20, SHED: 10, WINDOWS_SHED: 5, WINDOWS_KEPT: 0}
+    assert pipeline.metrics == {ROWS_NUMBERED: 20, SHED: 10, WINDOWS_SHED: 5, WINDOWS_KEPT: 0}
 
 
 def test_overlapping_windows_that_are_kept_do_not_let_dropped_ones_out() -> None:

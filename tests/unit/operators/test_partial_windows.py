@@ -32,7 +32,7 @@ LISTS, SUMS = pa.list_(pa.int64()), pa.int64()
 BLOCK = pa.schema([("key", pa.string()), ("t", pa.int64()), ("v", pa.int64())])
 PACKED = pa.schema([*((name, pa.int32()) for name in ("worker", "grp", "edge", "part", "seq")), ("block", pa.binary())])
 EVALUATED = [("key", pa.string()), (PANE, pa.int64()), (ROWS, pa.int64()), ("__ab_s0", LISTS), ("__ab_s1", SUMS)]
-COUNTED = [("timed", pa.int64()), ("max_t", pa.int64()), ("part", pa.int64())]
+COUNT_FIELDS = [("timed", pa.int64()), ("max_t", pa.int64()), ("part", pa.int64())]
 
 
 def append(state: list[int | None], value: int | None) -> list[int | None]:
@@ -76,8 +76,8 @@ EVALUATE = (Evaluate(list, append, LISTS), Evaluate(int, add, SUMS))
 FOLDS = (StateFold(LISTS, extend, sorted, LISTS), StateFold(SUMS, add, same, SUMS))
 
 
-def evaluation(panes: Stretch, *, counted: bool = False, watermark: int | None = None) -> PartialEvaluation:
-    schema = pa.schema([*EVALUATED, *(COUNTED if counted else [])])
+def evaluation(panes: Stretch, *, with_counts: bool = False, watermark: int | None = None) -> PartialEvaluation:
+    schema = pa.schema([*EVALUATED, *(COUNT_FIELDS if with_counts else [])])
     return PartialEvaluation(("key",), "t", panes, (("v",), ("v",)), EVALUATE, schema, watermark)
 
 
@@ -118,7 +118,7 @@ def test_one_row_per_key_and_pane_whatever_came_first(
             expected[row[0], pane(row[1])].append(row)
     arrived = sent(blocks)
     rng.shuffle(arrived)
-    found = rows_of(evaluation(Stretch(10, 3), counted=True, watermark=watermark)(iter(arrived)))
+    found = rows_of(evaluation(Stretch(10, 3), with_counts=True, watermark=watermark)(iter(arrived)))
     assert len(found) == len(expected)
     for row in found:
         mine = expected[row["key"], row[PANE]]
@@ -148,7 +148,7 @@ def test_an_aggregate_without_an_input() -> None:
 
 @pytest.mark.parametrize("arrived", [[], sent([(0, 0, []), (1, 0, [])])[:2]], ids=["nothing", "marks only"])
 def test_nothing_to_evaluate(arrived: list[pa.RecordBatch]) -> None:
-    assert list(evaluation(ONES, counted=True)(iter(arrived))) == []
+    assert list(evaluation(ONES, with_counts=True)(iter(arrived))) == []
     for window in (Window(2, 1), Window(1, 1)):
         whole = WholeEvaluation(evaluation(ONES), Aggregation(settings_of(window)), FOLDS)
         assert list(whole(iter(arrived))) == []
@@ -203,13 +203,13 @@ drawn_windows = st.tuples(st.integers(1, 6), st.integers(1, 6), st.integers(1, 6
     st.sampled_from([None, 0, 2]),
 )
 def test_parts_of_workers_become_windows(
-    placed: list[tuple[Row, int]], windows: tuple[Window, Window], earliest: int | None
+    assigned: list[tuple[Row, int]], windows: tuple[Window, Window], earliest: int | None
 ) -> None:
     """A key may be on any workers: their states, some for the same pane, give what one worker gives of all rows."""
-    rows = [row for row, _ in placed]
+    rows = [row for row, _ in assigned]
     aggregation = Aggregation(settings_of(*windows), earliest)
     expected = expected_answers(rows, windows, earliest)
-    parts = [[row for row, at in placed if at == worker] for worker in range(3)]
+    parts = [[row for row, at in assigned if at == worker] for worker in range(3)]
     evaluated = [batch for part in parts if part for batch in evaluation(ONES)(iter(sent([(0, 0, part)])))]
     assert answers(aggregation(iter(evaluated))) == expected
     assert answers(aggregation(iter(evaluated[::-1]))) == expected
@@ -365,8 +365,8 @@ def test_a_tuple_of_a_forgotten_window_is_an_error(policy: Any, monkeypatch: pyt
 
 def test_an_old_window_that_was_never_open_may_come_while_there_is_room() -> None:
     strict = Partitioner(Partitioning("cam"), 4, strict=True)
-    placed = {window: strict.assign(*in_window(window)).tolist() for window in range(100, -100, -1)}
-    assert all(strict.assign(*in_window(window)).tolist() == workers for window, workers in placed.items())
+    assigned = {window: strict.assign(*in_window(window)).tolist() for window in range(100, -100, -1)}
+    assert all(strict.assign(*in_window(window)).tolist() == workers for window, workers in assigned.items())
 
 
 def test_whoever_is_not_strict_forgets_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -404,9 +404,9 @@ def test_heavy_keys_are_spread(tuples: dict[int, int], workers: int, rng: random
 def test_the_table_is_where_heavy_keys_go() -> None:
     table = table_of([(-1, 10), (7, 9), (8, 8), (9, 1)], 3)
     heavy = Partitioner(Partitioning("heavy"), 3, heavy=table)
-    placed = dict(zip(table.keys.tolist(), table.workers.tolist(), strict=True))
-    assert len({placed[key] for key in (2**64 - 1, 7, 8)}) == 3 and placed[9] == placed[8]
+    assigned = dict(zip(table.keys.tolist(), table.workers.tolist(), strict=True))
+    assert len({assigned[key] for key in (2**64 - 1, 7, 8)}) == 3 and assigned[9] == assigned[8]
     hashes = np.array([-1, 7, 8, 9, 7, 1234], np.int64)
     found = heavy.assign(hashes).tolist()
-    assert found[:5] == [placed[key] for key in (2**64 - 1, 7, 8, 9, 7)]
+    assert found[:5] == [assigned[key] for key in (2**64 - 1, 7, 8, 9, 7)]
     assert found[5] == Partitioner(Partitioning("fld"), 3).assign(hashes).tolist()[5]

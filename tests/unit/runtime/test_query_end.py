@@ -106,7 +106,7 @@ def started(*listeners: Any) -> tuple[EpochQuery, SparkQuery, Runner]:
     return query, spark, runner
 
 
-def test_a_failed_epoch_is_told_without_anybody_asking() -> None:
+def test_a_failed_epoch_is_reported_without_anybody_asking() -> None:
     listener = Recorder()
     with Prometheus() as metrics:
         query, spark, runner = started(listener, metrics)
@@ -134,7 +134,7 @@ def test_a_failed_epoch_is_told_without_anybody_asking() -> None:
     )  # fmt: skip
 
 
-def test_a_failure_outside_of_an_epoch_is_told_too() -> None:
+def test_a_failure_outside_of_an_epoch_is_reported_too() -> None:
     listener = Recorder()
     _, spark, _ = started(listener)
     spark.fail(StreamingQueryException("...\njava.io.IOException: offsets are gone\n\tat x"))
@@ -151,7 +151,7 @@ def test_a_lost_connection_is_a_failure() -> None:
     assert query.health.state == "failed"
 
 
-def test_a_lost_connection_is_told_by_the_handle() -> None:
+def test_a_lost_connection_is_reported_by_the_handle() -> None:
     """By whatever is asked first; Spark's own handle only says that it cannot be reached."""
 
     class Lost(SparkQuery):
@@ -190,7 +190,7 @@ def test_a_lost_connection_is_told_by_the_handle() -> None:
         assert [call[0] for call in listener.calls].count("terminated") == 1
 
 
-def test_a_stop_is_no_failure_and_is_told_once() -> None:
+def test_a_stop_is_no_failure_and_is_reported_once() -> None:
     listener = Recorder()
     query, spark, _ = started(listener)
     query.stop()
@@ -214,7 +214,7 @@ def test_a_listener_may_ask_for_the_end_while_it_hears_of_it() -> None:
     assert listener.ended.wait(10)
 
 
-def test_idle_and_running_are_told_apart() -> None:
+def test_idle_and_running_are_different_states() -> None:
     query, spark, _ = started()
     assert within(lambda: query.health.state == "idle")
     spark.status = {"message": "Writing offsets to log", "isDataAvailable": True, "isTriggerActive": True}

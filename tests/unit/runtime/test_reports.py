@@ -68,19 +68,19 @@ def worker(number: int, rows: int, *splitters: SplitterReport) -> WorkerReport:
 
 
 def test_of_a_task_that_ran_twice_the_last_report_counts() -> None:
-    seen = SplitterReport(0, 0, rows=3)
+    splitter = SplitterReport(0, 0, rows=3)
     found = JobReports.of(
         [
             worker(1, 10),
             WriterReport(Written(2, 8, ["b"])),
-            worker(0, 7, seen),
+            worker(0, 7, splitter),
             SideReport({"late": 1}),
             worker(1, 20),
             SideReport({"late": 2, "null time": 1}),
         ]
     )
     assert [each.measured.rows for each in found.workers] == [7, 20]
-    assert found.splitters == (seen,)
+    assert found.splitters == (splitter,)
     assert [each.files for each in found.written] == [["b"]]
     assert found.reasons == {"late": 3, "null time": 1}
 

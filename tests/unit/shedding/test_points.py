@@ -74,7 +74,7 @@ def test_composite() -> None:
     source = points[0]
     assert source.describe() == "s: WinDrop(10, 6), B = 2"
     assert source.domain == ("A0", "A1", "A2") and source.outputs == ("A1", "A2")
-    assert source.paper == source.span
+    assert source.span_without_slides == source.span
     assert "before A0" not in named(points)
     assert names(points) == [["s"], ["before A1", "before A2"]]
 
@@ -83,7 +83,7 @@ def test_composite() -> None:
 def test_tight_and_paper(tight: bool, size: int) -> None:
     """A2(6,6) over A1(3,3): nothing of A1 reaches across the edges of A2."""
     source = drop_points([box("A1", Window(3, 3), "s"), box("A2", Window(6, 6), "A1", gap=1)], tight=tight)[0]
-    assert source.span.size == size and source.paper.size == 8
+    assert source.span.size == size and source.span_without_slides.size == 8
 
 
 # --- bounds, and why not ---
@@ -172,7 +172,7 @@ def test_other_branches_beside_a_users_operator_stay() -> None:
 
 def test_count_windows_below_a_users_operator_can_be_dropped() -> None:
     """Rows are counted in the order of time, after the watermark has passed them, wherever they come from."""
-    counting = Box("A", (Window(4, 4),), ("mine",), Terms(3), counted=True)
+    counting = Box("A", (Window(4, 4),), ("mine",), Terms(3), counts_rows=True)
     points = named(drop_points([box("mine", None, "s"), counting]))
     assert points["before A"].refused is None and points["before A"].counts_rows
 

@@ -58,8 +58,16 @@ class Case:
         for first, last in self.runs():
             gone |= set(range(first, last + 1))
         times = [t for values in self.sources.values() for t in values] or [0]
-        away = 8 * len(self.boxes) + point.paper.size + abs(point.paper.origin) + abs(point.paper.lo)
-        units = range((min(times) - away) // point.paper.slide - 2, (max(times) + away) // point.paper.slide + 3)
+        away = (
+            8 * len(self.boxes)
+            + point.span_without_slides.size
+            + abs(point.span_without_slides.origin)
+            + abs(point.span_without_slides.lo)
+        )
+        units = range(
+            (min(times) - away) // point.span_without_slides.slide - 2,
+            (max(times) + away) // point.span_without_slides.slide + 3,
+        )
         return table_3(
             point, self.boxes, self.sources, self.filters, fold, gone.__contains__, units, literal=literal
         )  # fmt: skip
@@ -157,7 +165,7 @@ def test_gaps_stay_within_what_was_agreed(case: Case) -> None:
 def test_tight_spans_lie_in_the_papers_and_drop_the_same(case: Case) -> None:
     readers = {origin for box in case.boxes for origin in box.reads}
     for tight, paper in zip(usable(case), usable(case, tight=False), strict=True):
-        assert paper.span == paper.paper == tight.paper
+        assert paper.span == paper.span_without_slides == tight.span_without_slides
         assert (tight.span.slide, tight.span.origin, tight.bound) == (paper.span.slide, paper.span.origin, paper.bound)
         assert paper.span.lo <= tight.span.lo < tight.span.hi <= paper.span.hi
         for name in tight.domain:
@@ -222,7 +230,7 @@ def test_table_3_by_the_letter_delivers_wrong_results() -> None:
     #                                           [-----------)    6 < 7: opens, without 7 and 8
     case = figure_5()
     (point,) = (p for p in drop_points(case.boxes) if p.kind == "source")
-    assert (point.paper.size, point.paper.slide) == (7, 6)
+    assert (point.span_without_slides.size, point.span_without_slides.slide) == (7, 6)
     exact = case.exact()
     by_the_letter = case.table_3(point, literal=True)
     assert not by_the_letter.items() <= exact.items()
@@ -241,7 +249,7 @@ def test_table_3_opens_windows_of_the_next_unit_that_are_whole() -> None:
     case = figure_5((3, 9))
     case.coins = [True] * 6
     (point,) = (p for p in drop_points(case.boxes) if p.kind == "source")
-    assert (point.paper.size, point.paper.slide) == (12, 6)
+    assert (point.span_without_slides.size, point.span_without_slides.slide) == (12, 6)
     ours, theirs = case.ledger(point), case.table_3(point)
     assert theirs.items() <= case.exact().items()
     assert ours.items() < theirs.items()

@@ -116,19 +116,19 @@ def test_batches_of_two_sessions_are_one_table() -> None:
 
 
 def test_a_function_sees_and_yields_the_common_types() -> None:
-    seen: list[pa.Schema] = []
+    schemas: list[pa.Schema] = []
 
     def passes_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            seen.append(batch.schema)
+            schemas.append(batch.schema)
             # What a fold makes of it: nested nulls, another zone, or none of both.
-            yield batch.cast(from_session("Europe/Berlin", nullable=len(seen) > 1))
+            yield batch.cast(from_session("Europe/Berlin", nullable=len(schemas) > 1))
 
     schema = from_session("America/New_York")
     empty = pa.RecordBatch.from_pylist([], schema)
     wrapped = _InOneForm(passes_on, tuple(schema.names), arrow_schema(spark_schema()))
     found = list(wrapped(iter([empty, empty])))
-    assert all(each.equals(arrow_schema(spark_schema())) for each in [*seen, *(batch.schema for batch in found)])
+    assert all(each.equals(arrow_schema(spark_schema())) for each in [*schemas, *(batch.schema for batch in found)])
 
 
 def test_columns_have_the_names_of_the_query() -> None:

@@ -16,7 +16,7 @@ EPOCH = STREAM.format("[FOREACH_BATCH_USER_FUNCTION_ERROR] An error occurred in 
 
 
 @pytest.mark.parametrize(
-    ("cause", "told"),
+    ("cause", "message"),
     [
         ("java.io.IOException: No space left on device", f"{FOLDER} cannot be written: No space left on device"),
         ("java.io.IOException: Disk quota exceeded", f"{FOLDER} cannot be written: Disk quota exceeded"),
@@ -27,13 +27,13 @@ EPOCH = STREAM.format("[FOREACH_BATCH_USER_FUNCTION_ERROR] An error occurred in 
         (f"file:{FOLDER}/offsets/.7.tmp (Permission denied)", "/offsets/.7.tmp cannot be written: Permission denied"),
     ],
 )
-def test_sparks_part_of_the_checkpoint_cannot_be_written(cause: str, told: str) -> None:
+def test_sparks_part_of_the_checkpoint_cannot_be_written(cause: str, message: str) -> None:
     error = disk_error(RuntimeError(STREAM.format(cause)), FOLDER)
     assert isinstance(error, StateError)
-    assert told in error.message and "Nothing was lost" in error.message and "make room" in error.hint
+    assert message in error.message and "Nothing was lost" in error.message and "make room" in error.hint
 
 
-def test_a_disk_that_fills_in_a_job_is_told_apart() -> None:
+def test_a_disk_that_fills_in_a_job_is_recognised() -> None:
     error = disk_error(RuntimeError(EPOCH.format("java.io.IOException: No space left on device")), FOLDER)
     assert error is not None and "spark.local.dir" in error.message and FOLDER not in error.message
 

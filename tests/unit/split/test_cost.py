@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from anabranch.errors import InvalidArgumentError
 from anabranch.observe.progress import SplitterMeasure, WorkerMeasure
 from anabranch.split.cost import SplitCosts, process_cost, splitters_needed
-from anabranch.split.window_size import SAMPLES, next_window_bytes
+from anabranch.split.window_size import SAMPLES
 from tests.oracles.split_cost import split_seconds
+from tests.oracles.window_size import next_window_bytes
 
 cost = st.floats(1e-9, 1e-3)
 counts = st.integers(0, 30)

@@ -63,9 +63,9 @@ def test_another_process_is_named_and_its_death_frees_the_lock(folder: Folder, t
     try:
         with pytest.raises(CheckpointError) as raised:
             take(folder)
-        told = raised.value.message
-        assert "in use by the query 'the first'" in told and f"process {other.pid} of user" in told
-        assert re.search(r"on \S+, since \d{4}-\d\d-\d\d ", told)
+        message = raised.value.message
+        assert "in use by the query 'the first'" in message and f"process {other.pid} of user" in message
+        assert re.search(r"on \S+, since \d{4}-\d\d-\d\d ", message)
     finally:
         other.send_signal(signal.SIGKILL)
         other.communicate()

@@ -185,7 +185,7 @@ def test_another_query(ledger: Ledger, folder: Folder) -> None:
         Ledger(folder, "other").decision(0)
 
 
-def test_a_torn_outcome_is_told(tmp_path: Path) -> None:
+def test_a_torn_outcome_is_refused(tmp_path: Path) -> None:
     ledger = Ledger(Folder.at(tmp_path), "q")
     ledger.write_outcome(0, came(1))
     ledger.write_outcome(1, came(2))

@@ -57,7 +57,7 @@ DECISIONS = st.builds(
     st.none() | DROPS,
     st.booleans(),
 )
-PLACED = st.builds(
+KEY_COUNTS = st.builds(
     KeyCounts,
     st.integers(0, 99),
     st.lists(st.builds(PartitionMeasure, TIMES, NAMES, st.just(3), st.just(9), st.just(2), st.just(0.5))).map(tuple),
@@ -77,7 +77,7 @@ def outcomes(draw: st.DrawFn) -> OperatorOutcome:
         draw(st.dictionaries(st.integers(0, 99), st.integers(0, 99), max_size=2)),
         draw(SETTINGS),
         draw(GROUPS),
-        draw(st.none() | PLACED),
+        draw(st.none() | KEY_COUNTS),
         since,
         None if since is None else draw(TIMES),
         waiting,

@@ -91,18 +91,18 @@ def test_without_rows_process_is_not_called() -> None:
 
 
 def test_rows_have_the_declared_types_by_port() -> None:
-    seen: list[tuple[int, pa.Schema]] = []
+    blocks_of: list[tuple[int, pa.Schema]] = []
 
     class Sees(ab.Operator):
         def process(self, block: pa.RecordBatch, port: int = 0) -> Iterable[Emitted]:
-            seen.append((port, block.schema))
+            blocks_of.append((port, block.schema))
             return []
 
     other = pa.schema([("t", pa.timestamp("us", tz="UTC"))])
     harness = OperatorHarness(Sees, inputs=[ANSWER, other])
     harness.process(iter([(1, 2)]))
     harness.process([{"t": datetime(2024, 1, 1)}], port=1)
-    assert seen == [(0, ANSWER), (1, other)]
+    assert blocks_of == [(0, ANSWER), (1, other)]
 
 
 def test_a_group_and_a_function_that_makes_instances() -> None:

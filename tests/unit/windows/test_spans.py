@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from anabranch.windows import Window
-from anabranch.windows.spans import Span, early_kept, fan_out, pipeline, results_of, scaled
+from anabranch.windows.spans import Span, fan_out, pipeline, results_of, scaled
 
 
 @st.composite
@@ -122,15 +122,6 @@ def test_the_bound_in_larger_units(bound: int, slide: int, to: int, expected: in
     """B units of `to` have B * to / slide windows, which must not be more than `bound`."""
     assert scaled(bound, slide, to) == expected
     assert expected * (to // slide) <= bound < (expected + 1) * (to // slide)
-
-
-def test_the_share_of_tuples_that_pass() -> None:
-    """sel_w1 = 1 - p * ((B+1)s - w) / ((B-1)s + w), and nothing is dropped early for B < floor(w/s)."""
-    assert early_kept(0.5, 10, 100, 100) == pytest.approx(1 - 0.5 * (1100 - 100) / (900 + 100)) == 0.5
-    assert early_kept(0.4, 4, 4, 2) == pytest.approx(1 - 0.4 * 6 / 10)
-    assert early_kept(0.9, 1, 4, 2) == 1.0
-    assert early_kept(0.9, 2, 4, 2) == pytest.approx(1 - 0.9 * 2 / 6)
-    assert early_kept(0.0, 2, 4, 2) == 1.0
 
 
 def test_what_a_share_of_units_spares() -> None:

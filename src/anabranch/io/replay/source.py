@@ -85,7 +85,9 @@ class ReplayOptions:
         """From the strings that Spark passes."""
         missing = [name for name in ("path", "time") if name not in options]
         if missing:
-            raise InvalidArgumentError(f"the option {missing[0]!r} is missing", hint='.option("time", "at").load(path)')
+            raise InvalidArgumentError(
+                f"the option {missing[0]!r} is missing", hint='write .option("time", "at").load(path)'
+            )
         kinds = {"rate": float, "pace": float, "rows_per_epoch": int, "pace_from": int, "start": int, "partitions": int}
         try:
             values: dict[str, Any] = {name: kind(options[name]) for name, kind in kinds.items() if name in options}

@@ -88,29 +88,29 @@ class FileSink(Sink):
                 self._check_owner(query)
         elif self._claimed == query:
             raise StateError(
-                f"{self.folder} vanished while the query ran, with all results before this epoch",
+                f"{self.folder} disappeared while the query ran, with the results of all earlier epochs",
                 hint="restore the folder, then start the query again; without the folder it continues with this epoch",
             )
         elif any(name.startswith("epoch") for name in [*self.folder.folders(), *self.folder.files()]):
             raise CheckpointError(
-                f"{self.folder} already has epochs, and does not say of which query: those of this query would be "
-                "taken for published, and lost",
-                hint="give an empty folder, or one that does not exist yet",
+                f"{self.folder} contains epochs of an unknown query: new epochs with the same numbers would be skipped "
+                "as already published",
+                hint="use an empty folder, or one that does not exist yet",
             )
         else:
             self.folder.write(_OWNER, "owner", b"", query=query)
         self._claimed = query
 
     def _check_owner(self, query: str) -> None:
-        another = "give the results a folder of their own: FileSink(...) with one that is empty or does not exist yet"
+        another = "use a separate folder for these results: FileSink(...) with one that is empty or does not exist yet"
         try:
             header, _ = self.folder.read(_OWNER, "owner")
         except StateError as error:
             raise StateError(error.message, hint=f"restore the file from a copy, or {another}") from error
         if header.get("query") != query:
             raise CheckpointError(
-                f"the folder {self.folder} has the results of another query, or of this one with another checkpoint: "
-                "epochs of the same number would be taken for published, and lost",
+                f"{self.folder} contains the results of another query, or of this one with another checkpoint: new "
+                "epochs with the same numbers would be skipped as already published",
                 hint=f"{another}; or start with the checkpoint that these results belong to",
             )
 

@@ -76,8 +76,8 @@ class Traffic:
             )
         if not 0 <= self.seed < 2**63:
             raise InvalidArgumentError(
-                f"the seed {self.seed} is not a number of 63 bits",
-                hint="give any number from 0 on, such as 1",
+                f"seed={self.seed} is not between 0 and 2**63 - 1",
+                hint="use, for example, 1",
             )
         if not 1 <= self.peak_rate <= 1e6:
             raise InvalidArgumentError(

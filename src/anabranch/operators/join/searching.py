@@ -201,14 +201,14 @@ def probe(
             level -= 1
             row += level < 0
             continue
-        seen = entries[other][entry - 1]
-        t, seq = seen.t, seen.seq
+        candidate = entries[other][entry - 1]
+        t, seq = candidate.t, candidate.seq
         looked += 1
         walks[0, level] = _older(nested, entry, entries[other], blocks[other], size)
         walks[1, level] = seq
         # Rows behind the watermark may or may not have been removed: skip them, so that the layout does not show.
         if (
-            seen.hash != hashes[row]
+            candidate.hash != hashes[row]
             or t > walks[4, level]
             or t < walks[3, level] - within[other]
             or t + within[other] < watermark

@@ -60,7 +60,7 @@ class Execution(ABC):
     def controllers(self, before: EpochProgress | None = None) -> list[Controller]:
         """The controllers that decide its settings.
 
-        `before`: the last epoch's progress, from which a restart goes on placing keys as if nothing had happened.
+        `before`: the progress of the last epoch, so that key placement continues after a restart.
         """
         return []
 

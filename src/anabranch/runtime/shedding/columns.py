@@ -92,7 +92,7 @@ def _carried(branch: Branch, key: str) -> bool:
     """Whether a key is a column of the branch's origin that no step has changed."""
     origin = branch.origin
     if isinstance(origin, Source) and origin.packed is not None:
-        return not branch.steps and key in origin.packed.schema.names
+        return not branch.transforms and key in origin.packed.schema.names
     if not isinstance(origin, Source):
         query = origin.node.aggregate
         if query is None or key not in query.keys:

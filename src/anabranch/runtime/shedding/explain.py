@@ -58,8 +58,8 @@ def _point(planner: DropPlanner, point: DropPoint, decisions: Mapping[str, Any])
     in_force = "  <- in use" if decisions.get("p", {}).get(point.name) else ""
     size = f"WinDrop({_units(point, point.span.size)}, {_units(point, point.span.slide)})"
     lines = [f"{point.name}: {size}, B = {point.bound}, p up to {most(point.bound):.2f}{in_force}"]
-    if point.paper.size > point.span.size:
-        lines.append(f"  without using the slides, the size would be {_units(point, point.paper.size)}")
+    if point.span_without_slides.size > point.span.size:
+        lines.append(f"  without using the slides, the size would be {_units(point, point.span_without_slides.size)}")
     lines.append(f"  {_spares(point)}")
     spared = decisions.get("spare", {}).get(point.name)
     if spared is not None:

@@ -314,9 +314,9 @@ def boxes_of(network: Network, qos: QoS) -> tuple[Box, ...]:
         query = node.aggregate
         windows = query.panes.windows if query is not None and _exactly_timed(query) else ()
         gap = step.max_gap if step.max_gap is not None else qos.max_gap or 0
-        counted = query is not None and query.counts_rows
+        counts_rows = query is not None and query.counts_rows
         terms = Terms(gap, step.weight) if step.sinks else None
-        boxes.append(Box(step.name, windows, reads, terms, counted))
+        boxes.append(Box(step.name, windows, reads, terms, counts_rows))
     return tuple(boxes)
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from anabranch.io.parquet import Target, write_rows
 from anabranch.io.sinks import Published
 from anabranch.observe.progress import DropProgress, EpochProgress
-from anabranch.operators.numbering import COUNTED, DROPPED, SHED
+from anabranch.operators.numbering import DROPPED, ROWS_NUMBERED, SHED
 from anabranch.query.graph import Step
 from anabranch.runtime.driver_state import Context, DriverState
 from anabranch.runtime.epoch import Epoch
@@ -153,4 +153,4 @@ class SheddingSession:
 
 def _row_counts(drops: Sequence[CountWindowDrops]) -> DropCounts:
     """How many rows the operators numbered in this epoch, and how many of them they dropped."""
-    return DropCounts(*(sum(one.progress.metrics.get(name, 0) for one in drops) for name in (COUNTED, SHED)))
+    return DropCounts(*(sum(one.progress.metrics.get(name, 0) for one in drops) for name in (ROWS_NUMBERED, SHED)))

@@ -1,9 +1,9 @@
 """The stamp of a live state: which epoch its files show, and how to verify that they still do.
 
-It has the epoch and the token of the epoch's plan: an epoch that was planned again, after a backup of the checkpoint
-was restored, has the same number and another token. It also has the boot of the machine, since mapped pages survive a
-process but not a power failure. And it describes the arrays: by their checksums or, where they are too large to be
-summed in every epoch, by the identity and change time of their files.
+It has the epoch and the token of the epoch's decision: an epoch that was decided again, after a backup of the
+checkpoint was restored, has the same number and another token. It also has the boot of the machine, since mapped pages
+survive a process but not a power failure. And it describes the arrays: by their checksums or, where they are too large
+to be summed in every epoch, by the identity and change time of their files.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Stamp:
 
     epoch: int
     token: str
-    """token of the epoch's plan"""
+    """token of the epoch's decision"""
     run: str
     """run of the driver"""
     arrays: Arrays

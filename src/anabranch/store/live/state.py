@@ -89,7 +89,7 @@ class LiveState(State):
         return None if self._committed is None else self._committed.epoch
 
     def shows(self, epoch: int, token: str) -> bool:
-        """Whether this state shows the end of that epoch, run with the plan that has this token."""
+        """Whether this state shows the end of that epoch, run by the decision that has this token."""
         return self._committed is not None and (self._committed.epoch, self._committed.token) == (epoch, token)
 
     def current(self) -> bool:
@@ -123,7 +123,7 @@ class LiveState(State):
         self._unstamp()
 
     def commit(self, epoch: int, token: str = "") -> None:
-        """Write the stamp: the state shows the end of that epoch, run with the plan that has this token."""
+        """Write the stamp: the state shows the end of that epoch, run by the decision that has this token."""
         self._check_current()
         with using(self._path):
             arrays = self._arrays()

@@ -75,15 +75,15 @@ def check(index: Index, theta: int, block: int, live: list[dict[int, tuple[int, 
     for i, mini in enumerate(directory.tolist()):
         assert i & ((1 << int(minis[mini, DEPTH])) - 1) == minis[mini, BITS]
     for port, pool in enumerate(index.pools):
-        seen = []
+        stored = []
         for mini in used:
             entries = entries_of(index, port, mini, block)
             assert [seq for *_, seq in entries] == sorted(seq for *_, seq in entries)
             for hash_, _, _ in entries:
                 assert directory[hash_ & (len(directory) - 1)] == mini
-            seen += entries
-        by_number = {seq: (hash_, t) for hash_, t, seq in seen}
-        assert len(by_number) == len(seen)
+            stored += entries
+        by_number = {seq: (hash_, t) for hash_, t, seq in stored}
+        assert len(by_number) == len(stored)
         assert live[port].items() <= by_number.items()
         in_lists = sum(int(minis[mini, PORT + PER_PORT * port + BLOCKS]) for mini in used)
         assert in_lists + int(pool.free[SPARE]) == len(pool.blocks.array) == len(free_blocks(index, port)) + in_lists

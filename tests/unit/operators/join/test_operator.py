@@ -123,17 +123,17 @@ def test_both_ends_of_a_window_count(within: tuple[int, int], partners: list[int
     assert sorted(b for _, b in payloads(result(case))) == partners
 
 
-def test_a_row_is_told_as_unmatched_when_its_window_has_passed() -> None:
+def test_a_row_is_delivered_unmatched_when_its_window_has_passed() -> None:
     case = Case("int", (4, 1), [])
     chosen = settings_of(case, how="left")
     operator = opened(chosen)
-    told = [payloads(run(operator, chosen, [epoch])) for epoch in [
+    delivered = [payloads(run(operator, chosen, [epoch])) for epoch in [
         ([[((1,), 10, 1), ((None,), 12, 2)], []], 14),  # 10 + 4 is not before 14
         ([[], []], 15),
         ([[], []], 16),
         ([[], []], 17),
     ]]  # fmt: skip
-    assert told == [[], [(1, None)], [], [(2, None)]]
+    assert delivered == [[], [(1, None)], [], [(2, None)]]
     assert operator.metrics["null_keys"] == 1
 
 

@@ -135,10 +135,10 @@ def as_user(uid: int, act: Callable[[], LiveState]) -> str:
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
         try:
-            told = str(act().stamp())
+            outcome = str(act().stamp())
         except BaseException as error:
-            told = str(error)
-        os.write(writer, told.encode())
+            outcome = str(error)
+        os.write(writer, outcome.encode())
         os._exit(0)
     os.close(writer)
     os.waitpid(child, 0)

@@ -133,7 +133,7 @@ def test_large_states_are_not_summed(tmp_path: Path, monkeypatch: pytest.MonkeyP
     summed = 0
     crc32 = live.zlib.crc32
 
-    def counted(data: bytes) -> int:
+    def counting_crc32(data: bytes) -> int:
         nonlocal summed
         summed += len(data)
         return crc32(data)
@@ -143,7 +143,7 @@ def test_large_states_are_not_summed(tmp_path: Path, monkeypatch: pytest.MonkeyP
     state.array("small", "u1", 1)
     state.put("table", pa.table({"x": np.zeros(live.CHECKED_BYTES // 8)}))
     state.commit(1)
-    monkeypatch.setattr(live.zlib, "crc32", counted)
+    monkeypatch.setattr(live.zlib, "crc32", counting_crc32)
     for epoch in (2, 3):
         assert state.current() and state.intact()
         state.begin()
