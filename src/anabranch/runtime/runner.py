@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from anabranch.control.allowance import allowance
 from anabranch.control.base import HISTORY, controllers_for, decide_all
-from anabranch.control.key_placement import PLACEMENT, KeyPlacement
+from anabranch.control.key_placement import PLACEMENT
 from anabranch.control.rebalance import ROUTING
 from anabranch.errors import CheckpointError, InvalidArgumentError
 from anabranch.observe.progress import EpochProgress
@@ -214,9 +214,9 @@ class EpochRunner:
         )
         before = usable(state.settings, self.settings.own_settings)
         current = {key: value for key, value in {**execution.fixed, **before}.items() if key != SHED}
-        if not any(isinstance(each, KeyPlacement) for each in controllers):
-            # These settings are from a run that had a key policy; this run has none.
-            current = {key: value for key, value in current.items() if key not in PLACEMENT}
+        # A run that had a key policy left these settings. If none of this run's controllers owns them, it has no policy.
+        owned = {setting for controller in controllers for setting in controller.settings}
+        current = {key: value for key, value in current.items() if key not in PLACEMENT or key in owned}
         return decide_all(controllers, self.history, current)
 
     def _places(self) -> dict[str, Mapping[str, Any]]:
