@@ -14,7 +14,7 @@ from anabranch.io.parquet import fitted
 from anabranch.operators.protocol import Emitted, Operator, OperatorFactory
 from anabranch.operators.state import MemoryState
 from anabranch.query.nodes import ONLY
-from anabranch.runtime.groups import fold
+from anabranch.runtime.tasks.groups import fold
 from anabranch.testing.results import Results
 from anabranch.testing.rows import Rows, Schema, assert_rows_equal, schema_of, table_of
 

@@ -11,7 +11,7 @@ import pytest
 
 from anabranch.errors import InvalidArgumentError
 from anabranch.linearroad.check.validate import NEVER, KindReport, Report, validate
-from anabranch.linearroad.rate import Course, Trial, next_expressways, rating
+from anabranch.linearroad.commands.rate import Course, Trial, next_expressways, rating
 from anabranch.linearroad.schema import INPUT, Mode, answer_schema
 from anabranch.linearroad.watch import LOST, Watch, read_emitted, write_emitted
 from anabranch.observe.progress import OperatorProgress

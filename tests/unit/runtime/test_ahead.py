@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from anabranch.errors import InvalidArgumentError, InvalidWindowError
-from anabranch.runtime.ahead import FEWEST_ROWS, MaxAhead, decided_limits, shows_own_clock, within_types
+from anabranch.runtime.driver.ahead import FEWEST_ROWS, MaxAhead, decided_limits, shows_own_clock, within_types
 from anabranch.spark.columns import LAST_SECOND, TimeColumn, TimeKind
 from anabranch.split.gates import Census, RowGate
 from anabranch.store.records import TimeLimits

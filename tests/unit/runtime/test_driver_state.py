@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from anabranch.io.folder import Folder
 from anabranch.query.graph import Network
-from anabranch.runtime.driver_state import DriverState, OperatorState
+from anabranch.runtime.driver.state import DriverState, OperatorState
 from anabranch.store.ledger import Ledger
 from anabranch.store.records import EpochDecision, EpochOutcome, OperatorOutcome
 

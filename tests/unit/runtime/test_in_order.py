@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.runtime.stages import displacement, in_order
+from anabranch.runtime.tasks.stages import displacement, in_order
 from tests.oracles.k_order import disorder
 
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.runtime.worker import merge_by_time
+from anabranch.runtime.tasks.worker import merge_by_time
 
 
 def block(times: list[int], number: int, kind: pa.DataType) -> pa.RecordBatch:

@@ -17,8 +17,8 @@ from anabranch.observe.progress import EpochProgress
 from anabranch.observe.prometheus import Prometheus
 from anabranch.query.settings import QoS
 from anabranch.runtime.arrivals import Arrivals
+from anabranch.runtime.driver.settings import Settings
 from anabranch.runtime.handle import EpochQuery
-from anabranch.runtime.settings import Settings
 from anabranch.store.live.own_folder import OwnFolder
 
 QUIET = {"message": "Waiting for data to arrive", "isDataAvailable": False, "isTriggerActive": False}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from anabranch.io.parquet import Written
 from anabranch.keys.census import KeyCensus
 from anabranch.observe.progress import WorkerMeasure
-from anabranch.runtime.reports import (
+from anabranch.runtime.tasks.reports import (
     VERSION,
     JobReports,
     SideReport,

@@ -10,9 +10,9 @@ from anabranch.control.base import Controller
 from anabranch.control.key_placement import HEAVY, PLACING, KeyPlacement
 from anabranch.observe.progress import EpochProgress
 from anabranch.query.settings import QoS
-from anabranch.runtime.driver_state import OperatorState
+from anabranch.runtime.driver.settings import Settings
+from anabranch.runtime.driver.state import OperatorState
 from anabranch.runtime.runner import EpochRunner
-from anabranch.runtime.settings import Settings
 from anabranch.store.live.own_folder import OwnFolder
 
 OPERATOR = "window-1"

@@ -8,7 +8,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.runtime.sources import BySource
+from anabranch.runtime.epoch.sources import BySource
 
 
 def tagged(tags: list[int]) -> pa.RecordBatch:

@@ -22,8 +22,8 @@ from anabranch.query.graph import Network, Step
 from anabranch.query.origins import Origin, Output, Source
 from anabranch.query.settings import QoS
 from anabranch.query.windowed import Query
-from anabranch.runtime.driver_state import DriverState
-from anabranch.runtime.settings import Settings
+from anabranch.runtime.driver.settings import Settings
+from anabranch.runtime.driver.state import DriverState
 from anabranch.runtime.shedding.columns import bucket_keys, source_name, unresolved
 from anabranch.shedding.points import Box, DropPoint, Terms, cuts, drop_points
 from anabranch.shedding.windrop import KEY_BUCKETS, DropState, Tally

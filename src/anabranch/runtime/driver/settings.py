@@ -11,7 +11,7 @@ from anabranch.control.base import Controller
 from anabranch.io.sinks.base import Sink
 from anabranch.query.settings import QoS
 from anabranch.query.triggers import trigger_seconds
-from anabranch.runtime.ahead import MaxAhead
+from anabranch.runtime.driver.ahead import MaxAhead
 from anabranch.store.live.own_folder import OwnFolder
 from anabranch.text import with_noun
 from anabranch.windows import describe

@@ -8,14 +8,14 @@ from anabranch.io.frames import unpacked
 from anabranch.query.graph import Step
 from anabranch.query.nodes import Input
 from anabranch.query.origins import Output, Source
-from anabranch.runtime.driver_state import Context, DriverState
-from anabranch.runtime.publisher import Publisher
+from anabranch.runtime.driver.state import Context, DriverState
+from anabranch.runtime.epoch.publisher import Publisher
+from anabranch.runtime.epoch.sources import BatchRows
 from anabranch.runtime.shedding.columns import time_at
 from anabranch.runtime.shedding.counters import DropCounter, DropCounts
 from anabranch.runtime.shedding.filters import EpochDrops
-from anabranch.runtime.sources import BatchRows
-from anabranch.runtime.stages import Feed
-from anabranch.runtime.worker import Edge
+from anabranch.runtime.tasks.stages import Feed
+from anabranch.runtime.tasks.task import Edge
 from anabranch.spark.columns import up_to
 from anabranch.store.records import EpochDecision
 

@@ -11,9 +11,8 @@ from pyspark.sql import SparkSession
 
 from anabranch.observe.progress import EpochProgress, OperatorProgress
 from anabranch.query.graph import Network
-from anabranch.runtime.execution.base import Execution
-from anabranch.runtime.set_back import SetBack, complete_from
-from anabranch.runtime.settings import Settings
+from anabranch.runtime.driver.settings import Settings
+from anabranch.runtime.tasks.set_back import SetBack, complete_from
 from anabranch.store.checkpoint import Checkpoint
 from anabranch.store.epoch_store import EpochStore
 from anabranch.store.ledger import Ledger
@@ -30,7 +29,6 @@ class Context:
     session: SparkSession
     ledger: Ledger
     stores: Mapping[str, EpochStore]
-    executions: Mapping[str, Execution]
     run: str
 
 
@@ -152,7 +150,7 @@ class DriverState:
     latest: list[int | None]
     operators: dict[str, OperatorState]
     own_clock: set[int]
-    """sources whose data has its own clock (`runtime.ahead`)"""
+    """sources whose data has its own clock (`runtime.driver.ahead`)"""
     last_row_at: list[float]
     """when each source last had a row, by this process's clock; not saved, so a restart starts counting again"""
     repaired: dict[int, int] = field(default_factory=dict)

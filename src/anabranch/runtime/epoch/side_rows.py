@@ -12,10 +12,10 @@ from anabranch.io.frames import unpacked
 from anabranch.io.parquet import Target
 from anabranch.query.graph import Step
 from anabranch.query.origins import Source
-from anabranch.runtime.census import SourceCensus
-from anabranch.runtime.inputs import EpochInputs
-from anabranch.runtime.reports import run_job
-from anabranch.runtime.stages import Feed, side_job
+from anabranch.runtime.epoch.census import SourceCensus
+from anabranch.runtime.epoch.inputs import EpochInputs
+from anabranch.runtime.tasks.reports import run_job
+from anabranch.runtime.tasks.stages import Feed, side_job
 from anabranch.spark.arrow import arrow_schema
 from anabranch.spark.columns import floordiv
 from anabranch.split.report import SplitterReport

@@ -11,20 +11,17 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from anabranch.errors import AnabranchError, OperatorError, StateError
 from anabranch.operators.protocol import Emitted, Operator
-from anabranch.runtime.set_back import SetBack
+from anabranch.runtime.tasks.set_back import SetBack
+from anabranch.runtime.tasks.task import EpochTask
 from anabranch.store.live import cleanup
 from anabranch.store.live.own_folder import OwnFolder
 from anabranch.store.live.state import LiveState
 from anabranch.store.records import OperatorDecision, OperatorOutcome
-
-if TYPE_CHECKING:
-    from anabranch.runtime.worker import EpochTask
 
 Blocks = Sequence[tuple[int, pa.RecordBatch]]
 """(port, block) of one group in one epoch"""

@@ -13,9 +13,8 @@ from anabranch.io.sinks import Published
 from anabranch.observe.progress import DropProgress, EpochProgress
 from anabranch.operators.numbering import COUNTED, DROPPED, SHED
 from anabranch.query.graph import Step
-from anabranch.runtime.driver_state import Context, DriverState
-from anabranch.runtime.epoch import Epoch
-from anabranch.runtime.execution.base import OperatorResult
+from anabranch.runtime.driver.state import Context, DriverState
+from anabranch.runtime.epoch.epoch import Epoch, OperatorResult
 from anabranch.runtime.shedding.counters import DropCounts
 from anabranch.runtime.shedding.filters import REPORT_SCHEMA, CountWindowDrops, EpochDrops
 from anabranch.runtime.shedding.planner import DropPlanner, planner_of

@@ -160,7 +160,7 @@ def rate(
     peak). What comes before warms up the state, as fast as possible. L holds if every answer equals the reference's and
     is published in time: within 5 s, 10 s for expenditures, 30 s for travel times.
     """
-    from anabranch.linearroad.rate import Course, rate_machine
+    from anabranch.linearroad.commands.rate import Course, rate_machine
 
     console = Console(stderr=json)
     course = Course(seconds=seconds, paced=0 if fast else paced, seed=seed, mode=mode)

@@ -17,7 +17,6 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,96 +26,28 @@ from anabranch._worker_gc import freeze_loaded_objects
 from anabranch.control.allowance import share_in_time
 from anabranch.errors import OperatorError, StateError
 from anabranch.io.blocks import micros_of, one_batch, unpack
-from anabranch.io.parquet import RowWriter, Target
+from anabranch.io.parquet import RowWriter
 from anabranch.names import REPORT
 from anabranch.observe.progress import WorkerMeasure
-from anabranch.operators.protocol import Emitted, OperatorFactory
-from anabranch.runtime.groups import Blocks, Groups, fold
-from anabranch.runtime.reports import WorkerReport, to_text
-from anabranch.runtime.set_back import SetBack
+from anabranch.operators.protocol import Emitted
+from anabranch.runtime.tasks.groups import Blocks, Groups, fold
+from anabranch.runtime.tasks.reports import WorkerReport, to_text
+from anabranch.runtime.tasks.task import EpochTask
 from anabranch.split.report import SplitterReport
 from anabranch.split.splitter import ALL_GROUPS, REPORT_GROUP
-from anabranch.store.epoch_store import EpochStore
-from anabranch.store.ledger import Ledger
 from anabranch.store.live.lease import Lease
-from anabranch.store.live.own_folder import OwnFolder
 
 
 @dataclass(frozen=True)
-class Edge:
-    """One input of an operator: the port it feeds, and what is known about its watermark.
+class WorkerTask:
+    """The function of a worker's task: runs the operator over the blocks and reports that the exchange brings."""
 
-    From a source: the latest time of earlier epochs and the delay; the splitters' reports of this epoch add to it. From
-    another operator: the watermark that this operator reached in this epoch.
-    """
-
-    port: int
-    time: str | None
-    latest: int | None = None
-    delay: int = 0
-    watermark: int | None = None
-    derived: bool = False
-    idle: bool = False
-
-    def watermark_after(self, max_t: int | None) -> int | None:
-        """The watermark after an epoch whose latest row has this time; None: no row came."""
-        if self.derived:
-            return self.watermark
-        known = [t for t in (self.latest, max_t) if t is not None]
-        return max(known) - self.delay if known else None
-
-
-@dataclass(frozen=True)
-class EpochTask:
-    """All that a worker needs to run an operator in an epoch."""
-
-    node: str
-    epoch: int
-    run: str
-    """the driver's run: within a run the operator is the same, so an instance can be reused"""
-    factory: OperatorFactory
-    edges: tuple[Edge, ...]
-    routing: tuple[int, ...]
-    active: frozenset[int]
-    """groups that had rows in an earlier epoch: they get the watermark even when no row comes"""
-    watermark: int | None
-    """the operator's watermark when the epoch starts"""
-    settings: Mapping[str, Any]
-    """what was decided for the operator in this epoch"""
-    store: EpochStore
-    ledger: Ledger
-    live: OwnFolder
-    """the query's folder for live state on this host"""
-    token: str
-    """the token of the epoch's decision"""
-    tokens: Mapping[int, str]
-    """the tokens of the epochs in which groups last ran"""
-    snapshot_every: int
-    outputs: Mapping[str, Target] | None
-    """where the outputs are written; None: the task yields them, and Spark processes them further"""
-    yields: pa.Schema | None = None
-    """the schema of yielded outputs"""
-    since: int | None = None
-    """the first epoch of the log that is needed, where the log is the state; None: there are snapshots"""
-    slots: int = 1
-    """n_g: a worker runs in one of this many epochs"""
-    behind: Mapping[int, tuple[int, int]] = field(default_factory=dict)
-    """groups whose blocks wait for their turn: the epoch in which each last ran, and its rows since then"""
-    allowance: float | None = None
-    """seconds that a worker has for its part of a distribution epoch; rows not joined by then count as waiting"""
-    memory_limit: int | None = None
-    """bytes of live state that a worker may hold"""
-    set_back: tuple[SetBack, ...] = ()
-    """where a repair has set the watermark back"""
-
-    def turn(self, worker: int) -> bool:
-        """Whether the worker runs its groups in this epoch."""
-        return worker % self.slots == self.epoch % self.slots
+    task: EpochTask
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         _allow_many_files()
         context = TaskContext.get()
-        return _Worker(self, context.partitionId() if context is not None else 0).run(batches)
+        return _Worker(self.task, context.partitionId() if context is not None else 0).run(batches)
 
 
 @dataclass

@@ -4,7 +4,7 @@
     `packed_rows`              `at_workers`        `Writer`
 
 Each operator is one job. Only its last stage writes state and files, so nothing is written twice except after a
-failure, and then the result is the same. The job returns reports (`runtime.reports`); rows stay on the workers.
+failure, and then the result is the same. The job returns reports (`runtime.tasks.reports`); rows stay on the workers.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ from anabranch.keys.policy import Partitioning
 from anabranch.names import ALL, BLOCK, GROUP, REPORT
 from anabranch.query.nodes import JoinNode, ProcessNode
 from anabranch.query.origins import Source
-from anabranch.runtime.reports import SideReport, WriterReport, to_text
-from anabranch.runtime.worker import EpochTask
+from anabranch.runtime.tasks.reports import SideReport, WriterReport, to_text
+from anabranch.runtime.tasks.task import EpochTask
+from anabranch.runtime.tasks.worker import WorkerTask
 from anabranch.spark.arrow import map_in_arrow
 from anabranch.spark.columns import quoted
 from anabranch.spark.order import in_fixed_order
@@ -199,7 +200,7 @@ def group_of(keys: Sequence[Column], groups: int) -> Column:
 
 def at_workers(packed: DataFrame, task: EpochTask, returns: StructType) -> DataFrame:
     """Send packed blocks to the workers of their groups, which run the operator."""
-    return map_in_arrow(packed.repartitionById(max(task.routing) + 1, WORKER), task, returns)
+    return map_in_arrow(packed.repartitionById(max(task.routing) + 1, WORKER), WorkerTask(task), returns)
 
 
 def side_job(rows: DataFrame, reason: str, target: Target) -> DataFrame:

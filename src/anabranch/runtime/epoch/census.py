@@ -9,8 +9,8 @@ from pyspark.sql import functions as F
 from anabranch.io.frames import unpacked
 from anabranch.query.graph import Network, Step
 from anabranch.query.origins import Source
-from anabranch.runtime.ahead import shows_own_clock
-from anabranch.runtime.inputs import EpochInputs
+from anabranch.runtime.driver.ahead import shows_own_clock
+from anabranch.runtime.epoch.inputs import EpochInputs
 from anabranch.runtime.shedding.columns import source_name
 from anabranch.runtime.shedding.counters import DropCounts
 from anabranch.shedding.points import DropPoint

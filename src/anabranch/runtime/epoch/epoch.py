@@ -2,7 +2,7 @@
 
 Epoch
   ├ inputs       what each operator reads                (`inputs`)
-  ├ executions   how each operator runs                  (`execution`, the same in all epochs)
+  ├ executions   how each operator runs                  (`runtime.execution`, the same in all epochs)
   ├ census       how many rows the sources delivered     (`census`)
   ├ side         rows that the query could not use       (`side_rows`)
   └ publisher    results, until the sinks have them      (`publisher`)
@@ -11,19 +11,45 @@ Epoch
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
+from anabranch.observe.progress import OperatorProgress
 from anabranch.query.graph import Step
-from anabranch.runtime.census import SourceCensus
-from anabranch.runtime.driver_state import Context, DriverState
-from anabranch.runtime.execution.base import OperatorResult
-from anabranch.runtime.inputs import EpochInputs
-from anabranch.runtime.publisher import Publisher
+from anabranch.runtime.driver.state import Context, DriverState
+from anabranch.runtime.epoch.census import SourceCensus
+from anabranch.runtime.epoch.inputs import EpochInputs
+from anabranch.runtime.epoch.publisher import Publisher
+from anabranch.runtime.epoch.side_rows import SideRows
+from anabranch.runtime.epoch.sources import BatchRows
 from anabranch.runtime.shedding.filters import EpochDrops
-from anabranch.runtime.side_rows import SideRows
-from anabranch.runtime.sources import BatchRows
 from anabranch.store.records import EpochDecision
+
+
+@dataclass(frozen=True)
+class OperatorResult:
+    """What an operator did in an epoch."""
+
+    progress: OperatorProgress
+    watermark: int | None
+    active: Collection[int] = frozenset()
+    """groups that have rows"""
+    snapshots: Mapping[int, int] = field(default_factory=dict)
+    block_groups: Collection[int] = frozenset()
+    """groups with rows in the log of this epoch"""
+    waiting: Mapping[int, int] = field(default_factory=dict)
+    """rows of this epoch that wait for their worker's turn, by group"""
+    latest: int | None = None
+    """the latest time of a row"""
+
+
+class Runnable(Protocol):
+    """What an epoch knows of an operator's execution (`runtime.execution`)."""
+
+    def run(self, epoch: Epoch) -> OperatorResult:
+        """Run the operator's job in an epoch."""
+        ...
 
 
 class Epoch:
@@ -32,6 +58,7 @@ class Epoch:
     def __init__(
         self,
         context: Context,
+        executions: Mapping[str, Runnable],
         state: DriverState,
         number: int,
         decision: EpochDecision,
@@ -39,6 +66,7 @@ class Epoch:
         drops: EpochDrops | None = None,
     ) -> None:
         self.context = context
+        self._executions = executions
         self.state = state
         self.number = number
         self.decision = decision
@@ -70,7 +98,7 @@ class Epoch:
 
     def _run(self, step: Step) -> OperatorResult:
         began = time.perf_counter()
-        result = self.context.executions[step.name].run(self)
+        result = self._executions[step.name].run(self)
         self.inputs.delivered(step, self._delivered(step, result))
         return replace(result, progress=replace(result.progress, seconds=time.perf_counter() - began))
 

@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,10 +17,8 @@ from anabranch.names import source_row_name
 from anabranch.query.graph import Network
 from anabranch.query.origins import Source
 from anabranch.runtime.shedding.counters import DropCounter, DropCounts
+from anabranch.runtime.shedding.filters import EpochDrops
 from anabranch.spark.columns import up_to
-
-if TYPE_CHECKING:
-    from anabranch.runtime.shedding.filters import EpochDrops
 
 
 class SourceRows:
