@@ -97,6 +97,9 @@ def upward(module: str, source: str, known: set[str]) -> Iterator[str]:
 
 
 KNOWN = modules()
+UNIT_TESTS = Path(__file__).parent
+OTHERS = {"benchmarks", "evidence", "fuzz"}
+"""Folders with tests of what is not in the package."""
 
 
 @pytest.mark.parametrize("module", KNOWN)
@@ -190,6 +193,21 @@ def test_the_check_sees_an_upward_import(source: str) -> None:
 
 def test_the_check_sees_a_circle() -> None:
     assert cycles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
+
+
+def unit_tests() -> list[str]:
+    """The unit tests of modules and of packages, without `.py`: `plan/test_tree`."""
+    paths = (path.relative_to(UNIT_TESTS).with_suffix("") for path in UNIT_TESTS.glob("*/**/test_*.py"))
+    return sorted(path.as_posix() for path in paths if path.parts[0] not in OTHERS)
+
+
+@pytest.mark.parametrize("test", unit_tests())
+def test_a_unit_test_is_where_its_module_is(test: str) -> None:
+    """`plan/test_tree.py` tests `plan/tree.py`; a further word says what about it: `live/test_state_damage.py`."""
+    place, _, name = test.rpartition("/test_")
+    inside = f"{PACKAGE}.{place.replace('/', '.')}."
+    mine = [module.removeprefix(inside) for module in KNOWN if module.startswith(inside)]
+    assert any(name == each or name.startswith(f"{each}_") for each in mine)
 
 
 def test_linear_road_is_an_application_of_the_public_api() -> None:

@@ -172,7 +172,7 @@ def test_other_branches_beside_a_users_operator_stay() -> None:
 
 def test_count_windows_below_a_users_operator_can_be_dropped() -> None:
     """Rows are counted in the order of time, after the watermark has passed them, wherever they come from."""
-    counting = Box("A", (Window(4, 4),), ("mine",), Terms(3), counted=True)
+    counting = Box("A", (Window(4, 4),), ("mine",), Terms(3), counts_rows=True)
     points = named(drop_points([box("mine", None, "s"), counting]))
     assert points["before A"].refused is None and points["before A"].counts_rows
 

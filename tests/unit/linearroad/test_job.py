@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
 
 from anabranch.errors import JobError
-from anabranch.linearroad.demo.drive import _ended
 from anabranch.linearroad.job import wait_for
 from anabranch.types import Health
 
@@ -32,10 +30,3 @@ def test_a_run_that_fails_says_why() -> None:
     with pytest.raises(JobError, match=r"the run failed: .*the disk is gone"):
         wait_for(query)
     assert query.stopped
-
-
-def test_the_demo_says_why_it_ended() -> None:
-    query: Any = Failed()
-    assert "the disk is gone" in _ended(query).message
-    stopped: Any = SimpleNamespace(health=Health("stopped", "the query ended"), stop=lambda: None)
-    assert "the query was stopped" in _ended(stopped).message

@@ -1,24 +1,31 @@
-"""A query reports its own end, once, whoever asks. A double plays Spark's handle."""
+"""A query reports its own end, once, whoever asks, with our error. A double plays Spark's handle.
+
+Errors of tasks reach the driver as text; the handle makes errors of ours of it.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
+import traceback
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from py4j.protocol import Py4JNetworkError
 from pyspark.errors import StreamingQueryException
 
-from anabranch.errors import AnabranchError, StateError
+from anabranch import errors
+from anabranch.errors import AnabranchError, CheckpointError, OperatorError, StateError
 from anabranch.observe.listeners import Watched
 from anabranch.observe.progress import EpochProgress
 from anabranch.observe.prometheus import Prometheus
 from anabranch.query.settings import QoS
 from anabranch.runtime.arrivals import Arrivals
 from anabranch.runtime.driver.settings import Settings
-from anabranch.runtime.handle import EpochQuery
+from anabranch.runtime.handle import EpochQuery, _unwrapped
 from anabranch.store.live.own_folder import OwnFolder
 
 QUIET = {"message": "Waiting for data to arrive", "isDataAvailable": False, "isTriggerActive": False}
@@ -50,6 +57,9 @@ class SparkQuery:
 
     def stop(self) -> None:
         self.end.set()
+
+    def processAllAvailable(self) -> None:
+        self.awaitTermination()
 
     def fail(self, error: Exception) -> None:
         self.failed = error
@@ -234,3 +244,101 @@ def within(holds: Any, seconds: float = 10.0) -> bool:
             return True
         time.sleep(0.02)
     return False
+
+
+def test_each_caller_gets_an_error_of_its_own() -> None:
+    """An instance that is raised twice would collect the tracebacks of both calls."""
+    query, spark, runner = started()
+    runner.fails = StateError("the disk is full", hint="make room")
+    with pytest.raises(StateError):
+        query._epoch(None, 0)  # type: ignore[arg-type]
+    spark.fail(StreamingQueryException("a page of Java"))
+    raised: list[BaseException] = []
+    for wait in (query.awaitTermination, query.awaitTermination, query.processAllAvailable):
+        with pytest.raises(StateError, match="the disk is full") as caught:
+            wait()
+        raised.append(caught.value)
+    for returned in (query.exception(), query.exception()):
+        assert isinstance(returned, StateError) and returned.hint == "make room" and returned.__traceback__ is None
+        raised.append(returned)
+    assert len({id(error) for error in [runner.fails, *raised]}) == 6
+    depths = [len(traceback.extract_tb(error.__traceback__)) for error in raised[:2]]
+    assert depths[0] == depths[1]
+
+
+def test_a_lost_connection_does_not_raise_sparks_error_again() -> None:
+    query, spark, _ = started()
+    failed = StreamingQueryException("java.io.IOException: offsets are gone")
+    spark.fail(failed)
+    with pytest.raises(StreamingQueryException):
+        query.awaitTermination()
+    spark.failed = Py4JNetworkError("Answer from Java side is empty")
+    with pytest.raises(StreamingQueryException, match="offsets are gone") as caught:
+        query.awaitTermination()
+    assert caught.value is not failed and query.exception() is failed
+
+
+ALL = sorted(
+    (each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, AnabranchError)),
+    key=lambda each: each.__name__,
+)
+
+# What Spark puts around a Python traceback.
+JOB = "Job aborted due to stage failure: Task 1 failed 1 times: org.apache.spark.api.python.PythonException: "
+FRAMES = "\n\n\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handle(PythonRunner.scala)"
+
+
+def arrived(error: BaseException) -> RuntimeError:
+    """The error as the driver gets it."""
+    text = "".join(traceback.format_exception(error))
+    return RuntimeError(f"{JOB}{text}{FRAMES}\nCaused by: {text}{FRAMES}\n")
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_every_error_of_a_task_is_made_again(kind: type[AnabranchError]) -> None:
+    found = _unwrapped(arrived(kind("the state is torn: 3 bytes", hint="restore it")))
+    assert type(found) is kind
+    assert (found.message, found.hint) == ("the state is torn: 3 bytes", "restore it")
+
+
+@given(st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1), st.text("abc: .'", min_size=1))
+def test_message_and_hint_come_whole(message: str, hint: str) -> None:
+    found = _unwrapped(arrived(StateError(message, hint=hint)))
+    assert found is not None
+    assert (found.message, found.hint) == (message, hint.rstrip())
+
+
+def test_a_message_of_several_lines() -> None:
+    found = _unwrapped(arrived(CheckpointError("of another query\n    -by a\n    +by b", hint="take another")))
+    assert isinstance(found, CheckpointError)
+    assert found.message == "of another query\n    -by a\n    +by b"
+
+
+def test_the_last_of_a_chain_counts() -> None:
+    try:
+        try:
+            raise StateError("the disk is full", hint="make room")
+        except StateError as cause:
+            raise OperatorError("Totals failed", hint="mend it") from cause
+    except OperatorError as error:
+        found = _unwrapped(arrived(error))
+    assert isinstance(found, OperatorError)
+    assert found.hint == "mend it"
+
+
+def test_an_error_of_the_driver_comes_as_it_is() -> None:
+    ours = StateError("torn", hint="restore it")
+    outer = RuntimeError("the batch failed")
+    outer.__cause__ = ours
+    assert _unwrapped(outer) is ours
+
+
+def test_an_error_of_a_later_release_keeps_its_words() -> None:
+    found = _unwrapped(RuntimeError("anabranch.errors.NewerError: no such thing\n  hint: take an older one\n"))
+    assert type(found) is AnabranchError
+    assert found.message == "no such thing"
+
+
+@pytest.mark.parametrize("text", ["ValueError: nothing of ours", "anabranch.errors.StateError: and no more"])
+def test_what_is_not_ours_is_left(text: str) -> None:
+    assert _unwrapped(RuntimeError(text)) is None
