@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,8 @@ from anabranch.query.nodes import ONLY
 from anabranch.runtime.start import start
 from anabranch.spark.arrow import common_schema
 from anabranch.testing.results import Results
+from anabranch.text import ZERO
 
-_START = datetime(1970, 1, 1, tzinfo=UTC)
 _OURS = ("checkpoint", "trigger", "live", "store")
 
 
@@ -219,4 +219,4 @@ class _SparkQuery(_Query):
 
 def _watermark_of(progress: Any) -> int | None:
     text = progress.eventTime.get("watermark")
-    return None if text is None else (datetime.fromisoformat(text) - _START) // timedelta(microseconds=1)
+    return None if text is None else (datetime.fromisoformat(text) - ZERO) // timedelta(microseconds=1)

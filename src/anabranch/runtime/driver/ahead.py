@@ -21,9 +21,10 @@ from dataclasses import dataclass
 
 from anabranch.errors import InvalidArgumentError
 from anabranch.query.graph import Network
-from anabranch.spark.columns import LAST_SECOND, MICROS, TimeKind
+from anabranch.spark.columns import LAST_SECOND, TimeKind
 from anabranch.store.records import TimeLimits
 from anabranch.windows import Duration, describe, micros
+from anabranch.windows.durations import MICROS
 
 AUTO = "auto"
 AUTO_BOUND = 86_400 * MICROS

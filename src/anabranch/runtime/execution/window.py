@@ -45,12 +45,13 @@ from anabranch.runtime.execution.stateful import StatefulExecution
 from anabranch.runtime.tasks.stages import REPORTS, Decided, Feed, Writer, at_workers, group_of
 from anabranch.runtime.tasks.task import EpochTask
 from anabranch.spark.arrow import arrow_schema, map_in_arrow
-from anabranch.spark.columns import MICROS, changing, floordiv, quoted, up_to
+from anabranch.spark.columns import changing, floordiv, quoted, up_to
 from anabranch.split.gates import CountingPaneGate, PaneGate
 from anabranch.split.readers import RowReader
 from anabranch.split.routes import ColumnRoute
 from anabranch.split.splitter import PACKED_SCHEMA, Splitter
 from anabranch.windows import Window
+from anabranch.windows.durations import MICROS
 from anabranch.windows.ids import Stretch, pane_of
 
 

@@ -19,7 +19,7 @@ from anabranch.io.parquet import Written
 from anabranch.observe.progress import WorkerMeasure
 from anabranch.split.report import SplitterReport
 
-VERSION = 1
+REPORT_VERSION = 1
 """Version of the reports. During an upgrade, driver and workers may run different releases; that is an error."""
 
 
@@ -117,15 +117,15 @@ _KINDS: dict[str, type[WorkerReport] | type[WriterReport] | type[SideReport]] = 
 
 def to_text(report: Report) -> str:
     """A report as JSON text."""
-    return json.dumps({"version": VERSION, "kind": report.kind, **report.to_json()})
+    return json.dumps({"version": REPORT_VERSION, "kind": report.kind, **report.to_json()})
 
 
 def from_text(text: str) -> Report:
     known = json.loads(text)
-    if known["version"] != VERSION:
+    if known["version"] != REPORT_VERSION:
         raise ValueError(
-            f"a worker sent a report of version {known['version']}, but the driver reads version {VERSION}: use the "
-            "same release of anabranch on the driver and all workers"
+            f"a worker sent a report of version {known['version']}, but the driver reads version {REPORT_VERSION}: "
+            "use the same release of anabranch on the driver and all workers"
         )
     return _KINDS[known["kind"]].from_json(known)
 

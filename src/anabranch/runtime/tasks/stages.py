@@ -42,13 +42,11 @@ from anabranch.split.gates import RowGate
 from anabranch.split.key_routes import KeyRoute
 from anabranch.split.readers import BlockReader, Reader, ReferenceReader, RowReader
 from anabranch.split.routes import ColumnRoute, FunctionRoute, Route
-from anabranch.split.splitter import PACKED_SCHEMA, WINDOW_BYTES, Splitter
+from anabranch.split.splitter import PACKED_SCHEMA, TO_WORKER, WINDOW_BYTES, Splitter
 from anabranch.store.records import OperatorDecision
 
 TREE_ABOVE = 64
 """With more splitters than this, physical windows reach them over two exchanges: a tree of routers."""
-
-WORKER = "worker"
 
 _BLOCKS = StructType([StructField(BLOCK, BinaryType())])
 
@@ -200,7 +198,7 @@ def group_of(keys: Sequence[Column], groups: int) -> Column:
 
 def at_workers(packed: DataFrame, task: EpochTask, returns: StructType) -> DataFrame:
     """Send packed blocks to the workers of their groups, which run the operator."""
-    return map_in_arrow(packed.repartitionById(max(task.routing) + 1, WORKER), WorkerTask(task), returns)
+    return map_in_arrow(packed.repartitionById(max(task.routing) + 1, TO_WORKER), WorkerTask(task), returns)
 
 
 def side_job(rows: DataFrame, reason: str, target: Target) -> DataFrame:

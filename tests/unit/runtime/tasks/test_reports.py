@@ -12,7 +12,7 @@ from anabranch.io.parquet import Written
 from anabranch.keys.census import KeyCensus
 from anabranch.observe.progress import WorkerMeasure
 from anabranch.runtime.tasks.reports import (
-    VERSION,
+    REPORT_VERSION,
     JobReports,
     SideReport,
     WorkerReport,
@@ -93,6 +93,6 @@ def test_of_a_task_that_ran_twice_the_last_report_counts() -> None:
 
 
 def test_a_report_of_another_version_is_not_guessed_at() -> None:
-    other = json.dumps({**json.loads(to_text(SideReport({}))), "version": VERSION + 1})
-    with pytest.raises(ValueError, match=f"version {VERSION + 1}, .* {VERSION}"):
+    other = json.dumps({**json.loads(to_text(SideReport({}))), "version": REPORT_VERSION + 1})
+    with pytest.raises(ValueError, match=f"version {REPORT_VERSION + 1}, .* {REPORT_VERSION}"):
         from_text(other)
