@@ -121,7 +121,7 @@ class Processed(Startable):
     def as_stream(
         self, *, time: str, watermark: Duration = "0 s", time_unit: Literal["s", "us"] | None = None
     ) -> Stream:
-        """The only output as a stream, for further operators."""
+        """The only output as a stream, for further operators; see `Emission.as_stream` for `watermark`."""
         return self.output().as_stream(time=time, watermark=watermark, time_unit=time_unit)
 
     @called_as('.combine(by="query", sums="part")')
@@ -189,6 +189,9 @@ class Emission(Startable):
         self, *, time: str, watermark: Duration = "0 s", time_unit: Literal["s", "us"] | None = None
     ) -> Stream:
         """The output as a stream. Rows more than `watermark` behind the operator's own watermark are late.
+
+        So `watermark` must be at least as long as the operator holds a row back: an operator that emits a session 30 s
+        after its last row, with that row's time, needs "30 s".
 
         A time that is a bigint must count microseconds: give `time_unit="us"`, or emit timestamps.
         """

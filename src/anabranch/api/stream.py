@@ -64,7 +64,7 @@ def stream(
     bigint give its unit: `time_unit` is "s", "ms" or "us". With "s" and "ms" the column becomes a timestamp; with "us"
     it stays a bigint, and windows are in microseconds too. A smaller integer counts seconds.
 
-    A streaming DataFrame needs a watermark: its own, or the one given here.
+    A streaming DataFrame needs a watermark: its own (`withWatermark` on that column), or the one given here, not both.
     """
     if not isinstance(source, DataFrame):
         raise InvalidArgumentError(f"{type(source).__name__} is not a DataFrame", hint="give a Spark DataFrame")
@@ -210,8 +210,10 @@ class Stream:
     ) -> Joined:
         """Join rows of streams that have equal keys and are close to each other in time.
 
-        `within` has one duration per stream, W1 for this one: its rows wait that long for a partner. A pair (a, b) is a
-        result if ``a.t - W2 <= b.t <= a.t + W1``; with more streams, every two rows of a result must be such a pair.
+        `within` has one duration per stream, W1 for this one: its rows wait that long for a later partner. A pair
+        (a, b) is a result if ``a.t - W2 <= b.t <= a.t + W1``. So ``trades.join(quotes, ..., within=("0 s", "100 ms"))``
+        takes the quotes of the last 100 ms before each trade. With more streams, every two rows of a result must be a
+        pair.
         `how` is "inner", "left", "right" or "full". `where` restricts the results: a Column or SQL text over their
         columns, or a function that takes a record batch of them and returns one bool per row.
 

@@ -110,12 +110,12 @@ _OPERATOR = (
     ),
     _gauge(
         "anabranch_operator_tuple_imbalance",
-        "Rows on the fullest worker above the mean.",
+        "Rows on the fullest worker above the mean: a number of rows, not a ratio.",
         _last_window("tuple_imbalance"),
     ),
     _gauge(
         "anabranch_operator_cardinality_imbalance",
-        "Distinct keys on the fullest worker above the mean.",
+        "Distinct keys on the fullest worker above the mean: a number of keys.",
         _last_window("cardinality_imbalance"),
     ),
     _gauge(

@@ -7,10 +7,9 @@
           └ WorkerMeasure          one worker
       └ DropProgress               one place where windows are dropped
 
-**Units.** Seconds are floats in wall-clock time, except *busy* seconds, which are summed over the tasks of one worker
-and can exceed the epoch's duration. The watermark is event time in integer microseconds, as all event times are. Rows,
-bytes, groups and windows are counts of this epoch alone, except `state_bytes`, `watermark` and `backlog`, which are the
-values at its end.
+**Units.** Seconds are floats in wall-clock time; *busy* seconds are those of the task that did the work. The watermark
+is event time in integer microseconds, as all event times are. Rows, bytes, groups and windows are counts of this epoch
+alone, except `state_bytes`, `watermark` and `backlog`, which are the values at its end.
 
 **Invariants.** A row that an operator read is processed, or counted as late, bad, ahead or shed; no row is missing from
 these counts. `omitted + routed + broadcast` of a splitter is its `rows`. Times that are parts of another time (such as

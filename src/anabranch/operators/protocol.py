@@ -3,8 +3,9 @@
 The runtime splits a stream into partition-groups and runs one instance of an operator over each:
 
     open(state)        once, before anything else: load the state (empty the very first time)
-    process(block)     once per epoch that brought rows: an Arrow record batch, its rows in the order of time,
-                       with timestamps in UTC
+    process(block)     once per epoch that brought rows: an Arrow record batch of all rows of the group in the epoch, in
+                       the order of time, with timestamps in UTC. The next epoch may bring rows that are older, by at
+                       most the stream's watermark
     on_watermark(t)    once per epoch, after `process`: no more rows earlier than t (microseconds) will come
 
 `process` and `on_watermark` yield results: record batches with the output's columns, or, if there are several outputs,
@@ -47,7 +48,7 @@ class Operator:
         """Load the state. Called once per instance."""
 
     def process(self, block: pa.RecordBatch, port: int = 0) -> Iterable[Emitted]:
-        """Process the rows of an epoch; `port` is the input they came from, if there are several."""
+        """Process the rows of an epoch. `port` is the input they came from: 0 in an operator of your own."""
         raise OperatorError(
             f"{type(self).__name__} has no process(block), so the rows of its group would be lost",
             hint="define process(self, block, port=0) as a generator of record batches",

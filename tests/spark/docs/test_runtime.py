@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 import anabranch as ab
 from anabranch.cli.run import deliveries_of, load_job
 from anabranch.recordings import write_blocks
+from anabranch.testing import OperatorHarness, assert_survives_restarts
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -65,6 +66,17 @@ def test_operators(spark: SparkSession, folder: Path) -> None:
     # Its sessions before and after the silence; the second is still open, as are those of the other cars.
     assert found == [(0, 0, 57_000_000, 20)]
     assert names["ended"] == [{"car": 7, "first": 0, "last": 10_000_000, "n": 2}]
+    # A row of a later epoch that is older than the last one closes the gap between two sessions.
+    out_of_order = [(0, None), (50_000_000, 20_000_000), (25_000_000, 100_000_000)]
+    epochs = [([{"t": t, "car": 1}], watermark) for t, watermark in out_of_order]
+    harness = OperatorHarness(names["Sessions"])  # type: ignore[arg-type]
+    for rows, _ in epochs:
+        harness.process(rows)
+    assert harness.watermark(100_000_000).rows() == [{"car": 1, "first": 0, "last": 50_000_000, "n": 3}]
+    assert_survives_restarts(names["Sessions"], epochs)  # type: ignore[arg-type]
+    # A session is emitted when the watermark is up to this far past its last row: less would make it late.
+    gap = names["Sessions"].GAP  # type: ignore[attr-defined]
+    assert names["ended_sessions"].branches[0].origin.delay == gap  # type: ignore[attr-defined]
 
 
 def test_splitting(spark: SparkSession, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
