@@ -1,7 +1,8 @@
 """The layout is the architecture: a folder imports only folders above it, so no two can depend on each other.
 
 The list is the map of docs/architecture.md, top to bottom. Imports inside functions and under `TYPE_CHECKING` count.
-Folders inside of folders have no rank, but no two folders at any depth may import each other in a circle.
+No two folders at any depth may import each other in a circle; of the folders inside of folders, only those in
+`runtime` have a rank.
 """
 
 from __future__ import annotations
@@ -38,6 +39,9 @@ LAYERS = (
     "local",
 )
 """Folders of the library; each imports only those before it."""
+
+RUNTIME = ("tasks", "driver", "shedding", "epoch", "execution")
+"""Folders in `runtime`; each imports only those before it, and the modules right in `runtime` import them all."""
 
 PUBLIC = ("__init__", "types", "sinks", "recordings", "controllers", "testing")
 """What users import, and nothing in the library does."""
@@ -165,6 +169,14 @@ def is_package(module: str) -> bool:
 
 def test_no_folders_import_each_other_in_a_circle() -> None:
     assert cycles(folders_of(graph())) == []
+
+
+def test_the_folders_of_the_runtime_import_only_those_before_them() -> None:
+    order = [*(f"runtime.{name}" for name in RUNTIME), "runtime"]
+    edges = folders_of(graph())
+    assert {name for name in edges if name.startswith("runtime")} == set(order)
+    for rank, name in enumerate(order):
+        assert edges[name] & set(order) <= set(order[:rank])
 
 
 def test_no_modules_of_the_runtime_import_each_other_in_a_circle() -> None:
