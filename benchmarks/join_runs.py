@@ -44,7 +44,7 @@ LATENCY = 5.0
 """Seconds that a result may take."""
 CHUNK = 30
 """Seconds of data in an epoch while the windows fill."""
-WARM_UP_EPOCHS = 2
+WARM_UP = 2
 """Epochs after the windows are full that are not counted."""
 MEMORY, LEAST_MEMORY = "/dev/shm", 16 << 30
 """The folder for live state, if at least this many bytes are free there."""
@@ -129,7 +129,7 @@ class Recording:
     def pieces(self) -> Iterator[tuple[int, int]]:
         """(first second, seconds) of each."""
         yield from ((first, CHUNK) for first in range(0, self.fill, CHUNK))
-        yield from ((self.fill + i * EPOCH, EPOCH) for i in range(self.epochs + WARM_UP_EPOCHS))
+        yield from ((self.fill + i * EPOCH, EPOCH) for i in range(self.epochs + WARM_UP))
 
     @property
     def pieces_before(self) -> int:
@@ -244,7 +244,7 @@ def ours(spark: SparkSession, recording: Recording, folder: Path, *, rows: bool 
         return joined(spark, recording, rows_per_epoch=max(1, round(recording.rate * seconds)))
 
     try:
-        counted = recording.epochs + WARM_UP_EPOCHS
+        counted = recording.epochs + WARM_UP
         if rows:
             filled = recording.pieces_before
             seen = run(joined_rows(spark, recording), Watch(0, filled + counted))[filled:]
@@ -255,10 +255,8 @@ def ours(spark: SparkSession, recording: Recording, folder: Path, *, rows: bool 
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         shutil.rmtree(live, ignore_errors=True)
-    starts = [each.started for each in seen[WARM_UP_EPOCHS:counted]] + [
-        seen[counted - 1].started + seen[counted - 1].seconds
-    ]
-    emitted = sum(each.operators[0].emitted for each in seen[WARM_UP_EPOCHS:counted])
+    starts = [each.started for each in seen[WARM_UP:counted]] + [seen[counted - 1].started + seen[counted - 1].seconds]
+    emitted = sum(each.operators[0].emitted for each in seen[WARM_UP:counted])
     return Trial(
         "ours, rows" if rows else "ours",
         recording.workload.name,
@@ -287,7 +285,7 @@ def sparks(spark: SparkSession, recording: Recording, folder: Path, store: str) 
     spark.conf.set(_STORE, STORES[store])
     spark.conf.set("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
     query = _native(spark, recording).writeStream.format("noop").option("checkpointLocation", str(folder)).start()
-    wanted = recording.pieces_before + recording.epochs + WARM_UP_EPOCHS
+    wanted = recording.pieces_before + recording.epochs + WARM_UP
     try:
         batches: dict[int, dict[str, Any]] = {}
         while len(batches) < wanted and query.isActive:

@@ -23,7 +23,7 @@ from anabranch.errors import CheckpointError
 from anabranch.observe.progress import PartitionMeasure
 from anabranch.shedding.windrop import DropState, Tally
 
-RECORD_VERSION = 1
+VERSION = 1
 """Version of the records below. It is raised when a reader of the previous version could misread one."""
 _VERSION = "version"
 PUBLISHING_IS_MARKED = "publishing_is_marked"
@@ -37,10 +37,10 @@ class UnreadableRecord(ValueError):
 def check_version(known: Mapping[str, Any], what: str) -> None:
     """Refuse a record of a later release."""
     version = known.get(_VERSION, 0)
-    if version > RECORD_VERSION:
+    if version > VERSION:
         raise CheckpointError(
-            f"{what} has version {version}, but this release reads up to version {RECORD_VERSION}: the record may "
-            "contain things that this release does not know",
+            f"{what} has version {version}, but this release reads up to version {VERSION}: the record may contain "
+            "things that this release does not know",
             hint="run the query with the release that wrote it, or a later one",
         )
 
@@ -170,7 +170,7 @@ class EpochDecision:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            _VERSION: RECORD_VERSION,
+            _VERSION: VERSION,
             "operators": {name: each.to_json() for name, each in self.operators.items()},
             "token": self.token,
             "idle": list(self.idle),
@@ -294,7 +294,7 @@ class EpochOutcome:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            _VERSION: RECORD_VERSION,
+            _VERSION: VERSION,
             "latest": list(self.latest),
             "operators": {name: each.to_json() for name, each in self.operators.items()},
             **({"own_clock": sorted(self.own_clock)} if self.own_clock else {}),

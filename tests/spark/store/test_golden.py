@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from anabranch.io.folder import FILE_FORMAT
-from anabranch.store.records import RECORD_VERSION
+from anabranch.store.records import VERSION
 from tests.golden.make import BASE
 from tests.golden.queries import EPOCHS, QUERIES, add_epochs, run
 
@@ -62,5 +62,5 @@ def test_a_checkpoint_of_an_earlier_release_is_resumed(
 def test_there_is_a_checkpoint_of_every_format_and_of_every_version_of_its_records() -> None:
     """`format-N` was written before records had versions, `format-N-records-M` with version M."""
     formats = {f"format-{number}" for number in range(1, FILE_FORMAT + 1)}
-    records = {f"format-{FILE_FORMAT}-records-{number}" for number in range(1, RECORD_VERSION + 1)}
+    records = {f"format-{FILE_FORMAT}-records-{number}" for number in range(1, VERSION + 1)}
     assert {path.stem for path in GOLDEN} == formats | records

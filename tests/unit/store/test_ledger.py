@@ -19,7 +19,7 @@ from anabranch.errors import CheckpointError, InvalidArgumentError, StateError
 from anabranch.io import folder as folder_module
 from anabranch.io.folder import FILE_FORMAT, Folder
 from anabranch.store.ledger import Ledger, open_checkpoint
-from anabranch.store.records import RECORD_VERSION, EpochDecision, EpochOutcome, OperatorDecision
+from anabranch.store.records import VERSION, EpochDecision, EpochOutcome, OperatorDecision
 
 
 @pytest.fixture
@@ -119,13 +119,12 @@ def test_what_json_cannot_hold(ledger: Ledger) -> None:
 
 def test_a_record_of_a_later_release_is_refused_with_both_versions(folder: Folder) -> None:
     ledger = Ledger(folder, "q")
-    later = json.dumps({"version": RECORD_VERSION + 1, "latest": [], "operators": {}}).encode()
+    later = json.dumps({"version": VERSION + 1, "latest": [], "operators": {}}).encode()
     folder.write("000000000000.done", "done", later, query="q")
     folder.write("000000000000.plan", "plan", later, query="q")
     for read in (ledger.outcome, ledger.decision):
         with pytest.raises(
-            CheckpointError,
-            match=f"version {RECORD_VERSION + 1}, but this release reads up to version {RECORD_VERSION}",
+            CheckpointError, match=f"version {VERSION + 1}, but this release reads up to version {VERSION}"
         ):
             read(0)
 
