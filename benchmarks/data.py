@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-START = 1_600_000_000_000_000
-"""Time of the first event, in microseconds."""
+from anabranch.cli.sample_events import START
+
+__all__ = ["START", "Events", "write_parts"]
 
 
 @dataclass(frozen=True)

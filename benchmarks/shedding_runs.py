@@ -44,7 +44,7 @@ SETTLED_EPOCHS, SETTLED_SECONDS = 8, 40.0
 """Epochs, or seconds after the first epoch, until a run is settled: the controller has found its share by then."""
 LOW = 0.3
 """The first rate to measure, as a share of the guessed capacity."""
-PATIENCE = 4
+GIVEN_UP_AFTER = 4
 """Measuring epochs at a rate is given up after this many times the time that they should take."""
 SECOND = 1_000_000
 
@@ -353,7 +353,7 @@ class Runner:
         # The first epochs start processes and compile. With a share to drop, some more drop nothing yet.
         warm_up = 2 if qos is None else 4
         wanted = warm_up + epochs
-        longest = PATIENCE * wanted * trigger
+        longest = GIVEN_UP_AFTER * wanted * trigger
         run = self.live(load, rate, seconds=longest, qos=qos, trigger=trigger, epochs=wanted)
         measured = [epoch for epoch in run.epochs[warm_up:] if epoch.rows]
         if not measured:

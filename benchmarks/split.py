@@ -40,7 +40,7 @@ from rich.console import Console
 from anabranch.compiled import kernel
 from anabranch.io.blocks import blocks_of, pack, read_block, unpack, write_blocks
 from anabranch.observe.progress import SplitterMeasure
-from anabranch.runtime.worker import merge_by_time
+from anabranch.runtime.tasks.worker import merge_by_time
 from anabranch.split.cost import SplitCosts, splitters_needed
 from anabranch.split.gates import RowGate
 from anabranch.split.readers import ReferenceReader

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from anabranch.io.blocks import pack, unpack
 from anabranch.observe.progress import SplitterMeasure, WorkerMeasure
-from anabranch.runtime.worker import merge_by_time
+from anabranch.runtime.tasks.worker import merge_by_time
 from anabranch.split.cost import SplitCosts
 from anabranch.split.gates import RowGate
 from anabranch.split.readers import BlockReader

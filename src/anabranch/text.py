@@ -8,7 +8,8 @@ __all__ = ["amount", "clock", "moment", "size", "with_noun"]
 
 NO_VALUE = "-"
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+ZERO = datetime(1970, 1, 1, tzinfo=UTC)
+"""The moment from which event times count."""
 
 
 def moment(micros: int | None) -> str:
@@ -16,7 +17,7 @@ def moment(micros: int | None) -> str:
     if micros is None:
         return NO_VALUE
     try:
-        time = _EPOCH + timedelta(microseconds=micros)
+        time = ZERO + timedelta(microseconds=micros)
     except OverflowError:
         return f"{micros:,} microseconds since 1970"
     # Not strftime: it does not pad years before 1000 on every system.

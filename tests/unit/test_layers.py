@@ -1,6 +1,8 @@
 """The layout is the architecture: a folder imports only folders above it, so no two can depend on each other.
 
 The list is the map of docs/architecture.md, top to bottom. Imports inside functions and under `TYPE_CHECKING` count.
+No two folders at any depth may import each other in a circle; of the folders inside of folders, only those in
+`runtime` have a rank.
 """
 
 from __future__ import annotations
@@ -37,6 +39,9 @@ LAYERS = (
     "local",
 )
 """Folders of the library; each imports only those before it."""
+
+RUNTIME = ("tasks", "driver", "shedding", "epoch", "execution")
+"""Folders in `runtime`; each imports only those before it, and the modules right in `runtime` import them all."""
 
 PUBLIC = ("__init__", "types", "sinks", "recordings", "controllers", "testing")
 """What users import, and nothing in the library does."""
@@ -96,6 +101,9 @@ def upward(module: str, source: str, known: set[str]) -> Iterator[str]:
 
 
 KNOWN = modules()
+UNIT_TESTS = Path(__file__).parent
+OTHERS = {"benchmarks", "evidence", "fuzz"}
+"""Folders with tests of what is not in the package."""
 
 
 @pytest.mark.parametrize("module", KNOWN)
@@ -141,15 +149,44 @@ def cycles(edges: dict[str, set[str]]) -> list[list[str]]:
 
 
 def folders_of(edges: dict[str, set[str]]) -> dict[str, set[str]]:
-    """The same between the folders and modules right below the package."""
+    """The same between folders, each without the folders in it; a module at the top of the package counts as one."""
     found: dict[str, set[str]] = {}
     for module, targets in edges.items():
-        found.setdefault(room(module), set()).update(room(target) for target in targets)
+        found.setdefault(folder(module), set()).update(map(folder, targets))
     return {name: targets - {name} for name, targets in found.items()}
+
+
+def folder(module: str) -> str:
+    """The folder that a module is in, at any depth: `runtime.tasks` for `anabranch.runtime.tasks.worker`."""
+    _, *parts = module.split(".")
+    inside = len(parts) > 1 and not is_package(module)
+    return ".".join(parts[:-1] if inside else parts) or "__init__"
+
+
+def is_package(module: str) -> bool:
+    return module in KNOWN and KNOWN[module].name == "__init__.py"
 
 
 def test_no_folders_import_each_other_in_a_circle() -> None:
     assert cycles(folders_of(graph())) == []
+
+
+def test_the_folders_of_the_runtime_import_only_those_before_them() -> None:
+    order = [*(f"runtime.{name}" for name in RUNTIME), "runtime"]
+    edges = folders_of(graph())
+    assert {name for name in edges if name.startswith("runtime")} == set(order)
+    for rank, name in enumerate(order):
+        assert edges[name] & set(order) <= set(order[:rank])
+
+
+def test_no_modules_of_the_runtime_import_each_other_in_a_circle() -> None:
+    assert [each for each in cycles(graph()) if any(room(module) == "runtime" for module in each)] == []
+
+
+def test_the_check_sees_a_circle_of_a_folder_and_one_inside_it() -> None:
+    upper, lower = "anabranch.runtime.runner", "anabranch.runtime.tasks.worker"
+    assert cycles(folders_of({upper: {lower}, lower: {upper}})) == [["runtime", "runtime.tasks"]]
+    assert cycles(folders_of({upper: {lower}, lower: {"anabranch.runtime.tasks"}})) == []
 
 
 @pytest.mark.parametrize(
@@ -158,7 +195,7 @@ def test_no_folders_import_each_other_in_a_circle() -> None:
         "from anabranch.runtime.start import start",
         "import anabranch.runtime.start",
         "def f():\n    from anabranch.api import stream",
-        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from anabranch.runtime.epoch import Epoch",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from anabranch.runtime.epoch.epoch import Epoch",
         "from anabranch import start",
     ],
 )
@@ -170,6 +207,21 @@ def test_the_check_sees_a_circle() -> None:
     assert cycles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
 
 
+def unit_tests() -> list[str]:
+    """The unit tests of modules and of packages, without `.py`: `plan/test_tree`."""
+    paths = (path.relative_to(UNIT_TESTS).with_suffix("") for path in UNIT_TESTS.glob("*/**/test_*.py"))
+    return sorted(path.as_posix() for path in paths if path.parts[0] not in OTHERS)
+
+
+@pytest.mark.parametrize("test", unit_tests())
+def test_a_unit_test_is_where_its_module_is(test: str) -> None:
+    """`plan/test_tree.py` tests `plan/tree.py`; a further word says what about it: `live/test_state_damage.py`."""
+    place, _, name = test.rpartition("/test_")
+    inside = f"{PACKAGE}.{place.replace('/', '.')}."
+    mine = [module.removeprefix(inside) for module in KNOWN if module.startswith(inside)]
+    assert any(name == each or name.startswith(f"{each}_") for each in mine)
+
+
 def test_linear_road_is_an_application_of_the_public_api() -> None:
     allowed = {"anabranch", *(f"anabranch.{name}" for name in (*PUBLIC, *OPEN))}
     used = {
@@ -177,6 +229,6 @@ def test_linear_road_is_an_application_of_the_public_api() -> None:
         for module, targets in graph().items()
         if room(module) == "linearroad"
         for target in targets
-        if room(target) not in ("linearroad", "demo")  # the helpers in `demo` are on their way into linearroad
+        if room(target) != "linearroad"
     }
     assert used <= allowed

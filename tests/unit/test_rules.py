@@ -16,13 +16,43 @@ TALKATIVE = {"cli"}  # the command prints; the rest returns values
 BUILDS_SESSIONS = {"local"}
 DECIDES_TYPES = {"spark"}  # `spark.arrow` does, for the whole library
 OUTSIDE_THE_WHEEL = {"benchmarks", "evidence", "demos", "tests", "examples"}
+CHOOSES_EXECUTIONS = "runtime.execution.choose"
+IMPORTS_BY_NAME = {"import_module", "__import__"}
 
 
-def violations(source: str, module: str) -> Iterator[str]:
-    """The rules broken by one file. `module` is the first name below `anabranch`: `cli` for `cli.py` and `cli/x.py`."""
+def node_classes() -> set[str]:
+    """`Node` and the classes derived from it: the kinds of operators of a query."""
+    found = {"Node"}
+    for statement in ast.parse((PACKAGE / "query" / "nodes.py").read_text(encoding="utf-8")).body:
+        if isinstance(statement, ast.ClassDef) and found & {ast.unparse(base) for base in statement.bases}:
+            found.add(statement.name)
+    return found
+
+
+NODES = node_classes()
+
+
+def violations(source: str, path: str) -> Iterator[str]:
+    """The rules broken by one file. `path` is the module without `anabranch`: `cli.main`, or `text`."""
     for node in ast.walk(ast.parse(source)):
-        for problem in _violations_of(node, module):
+        for problem in [*_violations_of(node, path.split(".")[0]), *_kind_checks(node, path)]:
             yield f"line {getattr(node, 'lineno', '?')}: {problem}"
+
+
+def _kind_checks(node: ast.AST, path: str) -> Iterator[str]:
+    """Decisions by an operator's kind, which belong into its execution or into its node."""
+    match node:
+        case ast.Call(func=ast.Name("isinstance" | "issubclass"), args=[_, kinds]):
+            asked: ast.AST = kinds
+        case ast.MatchClass(cls=kind):
+            asked = kind
+        case ast.Compare(left=ast.Call(func=ast.Name("type")), comparators=[kind]):
+            asked = kind
+        case _:
+            return
+    names = {getattr(each, "id", getattr(each, "attr", None)) for each in ast.walk(asked)}
+    if names & NODES and path != CHOOSES_EXECUTIONS:
+        yield f"only `{CHOOSES_EXECUTIONS}` asks which kind a node is: give nodes or executions a method"
 
 
 def _violations_of(node: ast.AST, module: str) -> Iterator[str]:
@@ -51,11 +81,15 @@ def _violations_of(node: ast.AST, module: str) -> Iterator[str]:
             tops = {origin.split(".")[0]} if origin else {alias.name.split(".")[0] for alias in names}
             for name in sorted(tops & OUTSIDE_THE_WHEEL):
                 yield f"`{name}` is not part of the installed package"
+        case ast.Call(func=ast.Name(name) | ast.Attribute(attr=name), args=args) if name in IMPORTS_BY_NAME:
+            texts = [each.value for arg in args for each in ast.walk(arg) if isinstance(each, ast.Constant)]
+            if any("anabranch" in str(text) for text in texts):
+                yield f"`{name}` of our own module: the layer test sees only import statements"
 
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_source_keeps_the_rules(path: Path) -> None:
-    module = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    module = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
     assert not list(violations(path.read_text(encoding="utf-8"), module))
 
 
@@ -81,6 +115,15 @@ def test_source_keeps_the_rules(path: Path) -> None:
         "name = f'__ab_k{number}'",
         "from benchmarks.data import Events",
         "import demos.windows",
+        "isinstance(step.node, WindowNode)",
+        "isinstance(step.node, (ProcessNode, nodes.JoinNode))",
+        "isinstance(node, ProcessNode | JoinNode)",
+        "issubclass(kind, Stateful)",
+        "type(node) is CombineNode",
+        "match node:\n    case PositionsNode() as known:\n        pass",
+        "importlib.import_module('anabranch.runtime.start')",
+        "import_module(f'anabranch.{name}')",
+        "__import__('anabranch.api')",
     ],
 )
 def test_checker_sees(source: str) -> None:
@@ -98,6 +141,9 @@ def test_checker_sees(source: str) -> None:
         ("df.sparkSession.range(3)", "plan"),
         ("map_in_arrow(df, f, schema)", "plan"),
         ("df.mapInArrow(f, 'n bigint')", "spark"),
+        ("match node:\n    case JoinNode():\n        pass", "runtime.execution.choose"),
+        ("isinstance(origin, Source)", "plan"),
+        ("import_module('numba')", "plan"),
     ],
 )
 def test_checker_lets_pass(source: str, module: str) -> None:

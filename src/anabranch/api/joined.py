@@ -36,8 +36,9 @@ from anabranch.query.origins import Branch, Output
 from anabranch.query.refusal import Refusal
 from anabranch.query.windowed import analysed
 from anabranch.spark.column_names import column_name
-from anabranch.spark.columns import MICROS, TimeColumn, TimeKind, quoted
+from anabranch.spark.columns import TimeColumn, TimeKind, quoted
 from anabranch.windows import Duration, describe, micros
+from anabranch.windows.durations import MICROS
 
 JOIN_TIME = "join_time"
 """the time of a result, for what follows: the later of the pair's times"""

@@ -37,11 +37,12 @@ from anabranch.plan.partitioned import Assign
 from anabranch.query.windowed import resolve
 from anabranch.spark.arrow import arrow_schema, map_in_arrow
 from anabranch.spark.column_names import column_name, find_column
-from anabranch.spark.columns import MICROS, TimeColumn, TimeKind, TimeUnit, check_unit, floordiv, quote, quoted
+from anabranch.spark.columns import TimeColumn, TimeKind, TimeUnit, check_unit, floordiv, quote, quoted
 from anabranch.spark.order import in_fixed_order, order_may_change
 from anabranch.spark.worker_python import check_local_python
 from anabranch.split.key_routes import KeyRoute
 from anabranch.windows import Duration, Window
+from anabranch.windows.durations import MICROS
 from anabranch.windows.ids import Stretch, pane_of
 
 _TICKS: dict[TimeUnit, int] = {"s": MICROS, "ms": 1_000, "us": 1}

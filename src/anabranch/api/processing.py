@@ -38,6 +38,7 @@ from anabranch.query.refusal import Refusal
 from anabranch.query.windowed import analysed
 from anabranch.spark.column_names import column_name
 from anabranch.spark.columns import TimeColumn, TimeKind, check_unit
+from anabranch.spark.quirks import parse_schema
 from anabranch.split.routes import BroadcastFunction, RouteFunction
 from anabranch.windows import Duration, micros
 from anabranch.windows.ids import Stretch
@@ -298,8 +299,8 @@ def _names(what: str, names: str | Sequence[str]) -> tuple[str, ...]:
 
 def _schema(name: str, text: Any) -> StructType:
     try:
-        schema = text if isinstance(text, StructType) else StructType.fromDDL(text)
-    except Exception as error:  # Spark raises ParseException, TypeError and others, by the kind of session
+        schema = text if isinstance(text, StructType) else parse_schema(text)
+    except ValueError as error:
         raise InvalidArgumentError(
             f"the schema of output {name!r}, {text!r}, is not a Spark schema",
             hint='write, for example, "cell string, n bigint"',

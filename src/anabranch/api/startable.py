@@ -16,7 +16,7 @@ from anabranch.query.deliveries import Delivery, deliver
 from anabranch.query.nodes import Node
 from anabranch.query.settings import QoS
 from anabranch.query.triggers import Trigger
-from anabranch.runtime.ahead import AUTO
+from anabranch.runtime.driver.ahead import AUTO
 from anabranch.runtime.handle import EpochQuery
 from anabranch.runtime.start import SNAPSHOT_EVERY, start
 from anabranch.windows import Duration

@@ -33,8 +33,9 @@ from anabranch.query.refusal import Refusal
 from anabranch.query.strategy import Kind
 from anabranch.query.windowed import analysed, resolve
 from anabranch.spark.column_names import column_name, same_name
-from anabranch.spark.columns import MICROS, TimeColumn, TimeKind, TimeUnit, quoted, timed
+from anabranch.spark.columns import TimeColumn, TimeKind, TimeUnit, quoted, timed
 from anabranch.windows import Duration, Panes, Window, describe, micros
+from anabranch.windows.durations import MICROS
 from anabranch.windows.ids import Stretch
 
 if TYPE_CHECKING:

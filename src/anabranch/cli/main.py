@@ -11,7 +11,7 @@ from rich.console import Console
 
 from anabranch._version import __version__
 from anabranch.errors import AnabranchError, InvalidArgumentError
-from anabranch.linearroad.cli import app as linear_road_app
+from anabranch.linearroad.commands.cli import app as linear_road_app
 
 app = typer.Typer(
     name="anabranch",

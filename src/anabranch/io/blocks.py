@@ -33,17 +33,17 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from anabranch.errors import ColumnTypeError, InvalidArgumentError, column_not_found
+from anabranch.windows.durations import MICROS
 
 OPEN_FILES = 8
 """How many files a process keeps open."""
 
 _PER_MICRO = {
-    "s": (1_000_000, 1),
+    "s": (MICROS, 1),
     "ms": (1_000, 1),
     "us": (1, 1),
     "ns": (1, 1_000),
 }  # multiply by the first, divide by the second
-_MICROS = 1_000_000  # per second
 _PARQUET_UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
 
 
@@ -213,7 +213,7 @@ def micros_of(times: pa.Array) -> pa.Int64Array:
     if pa.types.is_int64(times.type):
         return times
     if pa.types.is_integer(times.type):
-        return pc.multiply(times.cast(pa.int64()), _MICROS)
+        return pc.multiply(times.cast(pa.int64()), MICROS)
     multiply, divide = _PER_MICRO[times.type.unit]
     counts = times.cast(pa.int64())
     if multiply > 1:

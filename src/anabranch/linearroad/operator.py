@@ -30,7 +30,7 @@ GROUPS = 32
 """Maximum number of partition-groups: enough for the workers of one machine, and few enough that a group's block is
 worth a call."""
 
-REASON = "Reason"
+REJECT_REASON = "Reason"
 _NO_TYPE = -1
 _ANY_NUMBERS = pa.schema([(name, pa.int64()) for name in INPUT.names])
 _REJECTED = "not a position report or query of Linear Road: a number is out of range"
@@ -115,7 +115,7 @@ class Expressways(ab.Operator):
         yield from _rows("balance", Time=time, QID=qid, ResultTime=result, Balance=balance)
         if counts[4]:
             bad = block.select(INPUT.names).take(pa.array(rejected[: counts[4]])).cast(_ANY_NUMBERS)
-            yield "rejected", bad.append_column(REASON, pa.array([_REJECTED] * bad.num_rows))
+            yield "rejected", bad.append_column(REJECT_REASON, pa.array([_REJECTED] * bad.num_rows))
 
     @property
     def _most_cars(self) -> int:

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 import anabranch as ab
 from anabranch.errors import InvalidArgumentError
-from anabranch.linearroad.operator import REASON, Road
+from anabranch.linearroad.operator import REJECT_REASON, Road
 from anabranch.linearroad.schema import ANSWERS, INPUT, Kind
 from anabranch.recordings import columns_of
 from anabranch.types import Delivery, Stream
@@ -29,7 +29,7 @@ REJECTED = "rejected"
 
 _OUTPUTS = {
     **ANSWERS,
-    REJECTED: ", ".join(f"{name} bigint" for name in INPUT.names) + f", {REASON} string",
+    REJECTED: ", ".join(f"{name} bigint" for name in INPUT.names) + f", {REJECT_REASON} string",
 }
 
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import re
 import shutil
 import sys
 import tempfile
@@ -29,6 +28,7 @@ from pyspark.sql import SparkSession
 from anabranch.errors import InvalidArgumentError
 from anabranch.local.java import ensure_java
 from anabranch.local.signals import shielded_children
+from anabranch.spark.slots import LOCAL_MASTER
 
 __all__ = ["ensure_java", "is_local", "local_session", "spark_session", "usable_cores"]
 
@@ -42,9 +42,6 @@ _MEMORY_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory
 
 _GIB = 1 << 30
 _LOOPBACK = "127.0.0.1"
-
-_LOCAL = re.compile(r"local(?:\[([1-9]\d*|\*)(?:,\s*([1-9]\d*))?\])?")
-"""a local master, with a number of cores and how often a task may fail"""
 
 _EVERYWHERE = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -126,7 +123,7 @@ def spark_session(
 
 
 def _session(master: str | None, config: Mapping[str, str] | None, app_name: str) -> SparkSession:
-    local = _LOCAL.fullmatch(master or "local[*]")
+    local = LOCAL_MASTER.fullmatch(master or "local[*]")
     if local is not None:
         wanted = local[1] or "1"  # as in Spark: without a number, one core
         cores: int | Literal["*"] = "*" if wanted == "*" else int(wanted)
@@ -148,7 +145,7 @@ def _session(master: str | None, config: Mapping[str, str] | None, app_name: str
 
 def is_local(master: str | None) -> bool:
     """Whether `spark_session` starts a Spark inside this process for that master."""
-    return _LOCAL.fullmatch(master or "local[*]") is not None
+    return LOCAL_MASTER.fullmatch(master or "local[*]") is not None
 
 
 def _use_this_python() -> None:

@@ -156,7 +156,7 @@ class OperatorProgress:
     late: int = 0
     bad: int = 0
     ahead: int = 0
-    """rows too far ahead of the clock (`runtime.ahead`); not counted as bad"""
+    """rows too far ahead of the clock (`runtime.driver.ahead`); not counted as bad"""
     shed: int = 0
     watermark: int | None = None
     """event time in microseconds; None before the first row"""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 WHY = "why:"
 """prefix of the reasons in an operator's decisions: `why:batch` explains `batch`"""
-_LONGEST = 60
+_LONGEST_TEXT = 60
 """characters shown of a setting's value; a routing table has hundreds"""
 
 
@@ -54,7 +54,7 @@ def changed(operator: OperatorProgress) -> Iterator[str]:
         if key.startswith(WHY):
             name = key.removeprefix(WHY)
             value = str(operator.decisions.get(name, "as before"))
-            shown = value if len(value) <= _LONGEST else f"{value[:_LONGEST]}..."
+            shown = value if len(value) <= _LONGEST_TEXT else f"{value[:_LONGEST_TEXT]}..."
             yield f"{name} = {shown}: {reason}"
 
 

@@ -14,7 +14,7 @@ from anabranch.query.windowed import Query
 from anabranch.spark.order import OPERATOR, physical_plan
 from anabranch.windows import Axis, describe
 
-_SHOWN = {
+_SHOWN_OPERATORS = {
     "Exchange", "HashAggregate", "SortAggregate", "ObjectHashAggregate", "MapInArrow", "PythonMapInArrow", "Generate",
     "Expand", "Window", "Sort", "Filter", "FileScan", "Scan", "BatchScan", "LocalTableScan", "Range", "Union",
     "StateStoreSave", "StateStoreRestore", "BroadcastHashJoin", "SortMergeJoin", "StreamingRelation",
@@ -96,7 +96,7 @@ def spark_plan(result: DataFrame) -> list[str]:
     steps = []
     for line in physical_plan(result).splitlines():
         match = OPERATOR.match(line)
-        if match and match[1] in _SHOWN:
+        if match and match[1] in _SHOWN_OPERATORS:
             steps.append(f"{match[1]}{_detail(match[1], match[2])}")
     return steps[::-1]
 

@@ -31,9 +31,10 @@ from anabranch.names import join_bucket_name, join_copy_name, join_event_name, j
 from anabranch.operators.join.predicate import mask_of
 from anabranch.plan.explain import spark_plan
 from anabranch.spark.arrow import map_in_arrow
-from anabranch.spark.columns import MICROS, floordiv, quoted
+from anabranch.spark.columns import floordiv, quoted
 from anabranch.spark.worker_python import check_local_python
 from anabranch.windows import describe
+from anabranch.windows.durations import MICROS
 
 if TYPE_CHECKING:
     from anabranch.query.join import Join, JoinPredicate

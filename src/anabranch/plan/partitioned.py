@@ -38,7 +38,7 @@ from anabranch.spark.worker_python import check_local_python
 from anabranch.split.gates import OpenGate
 from anabranch.split.key_routes import KeyRoute
 from anabranch.split.readers import RowReader
-from anabranch.split.splitter import PACKED_SCHEMA, Splitter
+from anabranch.split.splitter import PACKED_SCHEMA, TO_WORKER, Splitter
 from anabranch.windows.ids import Stretch, pane_of
 
 
@@ -141,7 +141,7 @@ class PartialPanes:
             return map_in_arrow(projected, assign, self._assigned).repartitionById(self._workers, WORKER)
         workers = tuple(range(self._workers))
         splitter = Splitter(0, RowReader(), OpenGate(), route, workers, self._workers, marked=False)
-        return map_in_arrow(projected, splitter, PACKED_SCHEMA).repartitionById(self._workers, "worker")
+        return map_in_arrow(projected, splitter, PACKED_SCHEMA).repartitionById(self._workers, TO_WORKER)
 
     def evaluated(self, rows: DataFrame, watermark: int | None = None) -> DataFrame:
         """Evaluate rows on their workers. Late rows and rows without a time have no pane, but are counted."""

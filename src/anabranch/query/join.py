@@ -24,12 +24,11 @@ from pyspark.sql.types import StructType
 
 from anabranch.calls import made_as
 from anabranch.errors import InvalidArgumentError
+from anabranch.operators.join.settings import PRESERVED
 from anabranch.spark.columns import TimeColumn
 
 JoinPredicate = Callable[[pa.RecordBatch], Any]
 """selects results: takes result rows, and returns one bool per row, as a numpy or Arrow array"""
-
-_PRESERVED: dict[str, tuple[int, ...]] = {"inner": (), "left": (0,), "right": (1,), "full": (0, 1)}
 
 
 @made_as("ab.JoinTuning(slots=4)")
@@ -118,7 +117,7 @@ class Join:
     @property
     def preserved(self) -> tuple[int, ...]:
         """The streams whose rows are results even without a partner."""
-        return _PRESERVED[self.how]
+        return PRESERVED[self.how]
 
     @property
     def delay(self) -> int:

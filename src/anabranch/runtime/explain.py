@@ -14,17 +14,17 @@ from anabranch.control.rebalance import MEMORY, ROUTING
 from anabranch.control.split_tuning import SEARCH
 from anabranch.observe.progress import EpochProgress, OperatorProgress
 from anabranch.query.graph import Network, Step
-from anabranch.runtime.driver_state import Context
-from anabranch.runtime.settings import Settings
+from anabranch.runtime.driver.settings import Settings
+from anabranch.runtime.execution.base import Execution
 from anabranch.runtime.shedding.explain import explain_drops
-from anabranch.runtime.shedding.session import SheddingSession
+from anabranch.runtime.shedding_session import SheddingSession
 
 
 class Running(Protocol):
     """The parts of an `EpochRunner` that are explained."""
 
     @property
-    def context(self) -> Context: ...
+    def executions(self) -> Mapping[str, Execution]: ...
     @property
     def network(self) -> Network: ...
     @property
@@ -77,7 +77,7 @@ def _query(settings: Settings, progress: EpochProgress | None) -> list[str]:
 def _operator(
     step: Step, runner: Running, measured: OperatorProgress | None, progress: EpochProgress | None
 ) -> list[str]:
-    execution = runner.context.executions[step.name]
+    execution = runner.executions[step.name]
     lines = execution.explain(measured)
     if measured is not None:
         lines += [*_settings(step.name, measured.decisions, runner.history), *_figures(measured, progress)]

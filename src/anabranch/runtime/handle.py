@@ -7,11 +7,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, NoReturn
 
-from py4j.protocol import Py4JError
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
@@ -27,7 +26,7 @@ from anabranch.observe.progress import EpochProgress
 from anabranch.query.triggers import with_trigger
 from anabranch.runtime.runner import EpochRunner
 from anabranch.runtime.watch import Watch
-from anabranch.spark.quirks import disk_error
+from anabranch.spark.quirks import LOST, disk_error
 from anabranch.spark.worker_python import worker_python_error
 from anabranch.text import amount
 
@@ -35,8 +34,23 @@ RECENT = 100
 """How many epochs `recentProgress` keeps."""
 _USUAL = 20
 """How many recent epochs give the usual duration of an epoch."""
-_LOST = (Py4JError, OSError)
-"""What a call to Spark raises after its Java process has ended."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One of our errors, kept without its instance. One that is raised to several callers mixes their tracebacks."""
+
+    kind: type[AnabranchError]
+    message: str
+    hint: str
+
+    @classmethod
+    def of(cls, error: AnabranchError) -> Failure:
+        return cls(type(error), error.message, error.hint)
+
+    def error(self) -> AnabranchError:
+        """A new instance."""
+        return self.kind(self.message, hint=self.hint)
 
 
 class EpochQuery:
@@ -49,7 +63,7 @@ class EpochQuery:
         log = QueryLog(name, str(runner.context.checkpoint.folder), runner.state.last, runner.settings.describe())
         self._listeners: tuple[Listener, ...] = (log, *listeners)
         self._progress: deque[EpochProgress] = deque(maxlen=RECENT)
-        self._error: AnabranchError | None = None
+        self._error: Failure | None = None  # what made an epoch fail
         self._query: StreamingQuery | None = None
         self._watch: Watch | None = None
         self._ready = threading.Event()
@@ -59,7 +73,7 @@ class EpochQuery:
         self._refused = False  # an epoch came while stopping: Spark reports a failure, but there is none
         self._ending = threading.RLock()  # held while listeners are notified of the end: several threads may ask for it
         self._terminated = False
-        self._failed: AnabranchError | StreamingQueryException | None = None  # what made it end
+        self._failed: Failure | StreamingQueryException | None = None  # what made it end
 
     # Called by `foreachBatch`, in one of Spark's threads.
     def _epoch(self, batch: DataFrame, epoch: int) -> None:
@@ -72,7 +86,8 @@ class EpochQuery:
             try:
                 progress = self._runner.run(batch, epoch)
             except Exception as error:
-                self._error = _unwrapped(error)
+                ours = _unwrapped(error)
+                self._error = None if ours is None else Failure.of(ours)
                 raise
             finally:
                 self._began = None
@@ -138,7 +153,7 @@ class EpochQuery:
     def isActive(self) -> bool:
         try:
             return not self._terminated and bool(self.spark_query.isActive)
-        except _LOST as lost:
+        except LOST as lost:
             self._ended(lost)
             return False
 
@@ -172,7 +187,7 @@ class EpochQuery:
                 busy_with="" if watch is None else watch.status.message,
                 idle=watch is not None and watch.status.idle,
                 ended=self._terminated,
-                error=None if self._failed is None else cause_of(self._failed),
+                error=None if self._failed is None else cause_of(_returned(self._failed)),
             )
         )
 
@@ -181,11 +196,11 @@ class EpochQuery:
         if not self._terminated:
             try:
                 failed = self.spark_query.exception()
-            except _LOST as lost:
+            except LOST as lost:
                 self._ended(lost)
             else:
-                return None if failed is None or self._refused else self._ours(failed) or failed
-        return self._failed
+                return None if failed is None or self._refused else _returned(self._ours(failed) or failed)
+        return None if self._failed is None else _returned(self._failed)
 
     def awaitTermination(self, timeout: float | None = None) -> bool:
         """Wait until the query ends, or for `timeout` seconds. Return whether it ended; raise its error."""
@@ -200,11 +215,11 @@ class EpochQuery:
             if self._refused:
                 return True
             self._raise(failed)
-        except _LOST as lost:
+        except LOST as lost:
             self._ended(lost)
             if self._failed is None:  # it had already ended without an error
                 return True
-            raise self._failed from lost
+            raise _new(self._failed) from lost
         if ended:
             self._ended(None)
         return ended
@@ -216,10 +231,10 @@ class EpochQuery:
         except StreamingQueryException as failed:
             self._ended(failed)
             self._raise(failed)
-        except _LOST as lost:
+        except LOST as lost:
             self._ended(lost)
             if self._failed is not None:
-                raise self._failed from lost
+                raise _new(self._failed) from lost
 
     def stop(self) -> None:
         """Stop the query after the current epoch."""
@@ -231,7 +246,7 @@ class EpochQuery:
         try:
             self.spark_query.stop()
             self._ended(self.spark_query.exception())
-        except _LOST as lost:  # so the query has ended
+        except LOST as lost:  # so the query has ended
             self._ended(lost)
 
     def explain(self) -> str:
@@ -248,15 +263,18 @@ class EpochQuery:
         known = [_waiting(source) for source in progress["sources"]]
         return sum(each for each in known if each is not None) if any(each is not None for each in known) else None
 
-    def _ours(self, failed: StreamingQueryException) -> AnabranchError | None:
+    def _ours(self, failed: StreamingQueryException) -> Failure | None:
         """Our error behind Spark's. An error of a source does not pass through `_epoch`: it arrives as text."""
-        return self._error or _unwrapped(failed) or disk_error(failed, self._runner.context.checkpoint.spark)
+        if self._error is not None:
+            return self._error
+        found = _unwrapped(failed) or disk_error(failed, self._runner.context.checkpoint.spark)
+        return None if found is None else Failure.of(found)
 
     def _raise(self, failed: StreamingQueryException) -> NoReturn:
         ours = self._ours(failed)
         if ours is None:
             raise failed
-        raise ours from failed
+        raise ours.error() from failed
 
     def _ended(self, failed: Exception | None) -> None:
         """The query has ended: on its own, by `stop`, or with this error."""
@@ -265,13 +283,14 @@ class EpochQuery:
         elif isinstance(failed, StreamingQueryException):
             self._terminate(self._ours(failed) or failed)
         else:
-            lost = AnabranchError(
+            lost = Failure(
+                AnabranchError,
                 f"the connection to Spark is lost, so the query has ended: {cause_of(failed)}",
                 hint="start it again with the same checkpoint: no result is lost or delivered twice",
             )
             self._terminate(self._error or lost)
 
-    def _terminate(self, error: AnabranchError | StreamingQueryException | None) -> None:
+    def _terminate(self, error: Failure | StreamingQueryException | None) -> None:
         """End the query, once. A second caller waits until the first is done."""
         with self._ending:
             if self._terminated:
@@ -281,7 +300,17 @@ class EpochQuery:
             try:
                 self._runner.close(finished=error is None and not self._stopping)
             finally:
-                notify(self._listeners, "on_terminated", self.id, None if error is None else cause_of(error))
+                notify(self._listeners, "on_terminated", self.id, None if error is None else cause_of(_returned(error)))
+
+
+def _returned(failed: Failure | StreamingQueryException) -> AnabranchError | StreamingQueryException:
+    """The error for a caller who asks for it, and does not get it raised."""
+    return failed.error() if isinstance(failed, Failure) else failed
+
+
+def _new(failed: Failure | StreamingQueryException) -> AnabranchError | StreamingQueryException:
+    """The error as a new instance, to raise it. Spark's own error keeps its text."""
+    return failed.error() if isinstance(failed, Failure) else StreamingQueryException(str(failed))
 
 
 def _waiting(source: Any) -> int | None:

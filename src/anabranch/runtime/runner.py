@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from anabranch.control.allowance import allowance
 from anabranch.control.base import HISTORY, controllers_for, decide_all
-from anabranch.control.key_placement import PLACEMENT, KeyPlacement
+from anabranch.control.key_placement import PLACEMENT
 from anabranch.control.rebalance import ROUTING
 from anabranch.errors import CheckpointError, InvalidArgumentError
 from anabranch.io.sinks.base import SinkPlace
@@ -27,18 +27,18 @@ from anabranch.observe.progress import EpochProgress
 from anabranch.operators.numbering import SHED
 from anabranch.query.graph import Network
 from anabranch.query.triggers import AVAILABLE_NOW
-from anabranch.runtime.ahead import decided_limits, within_types
 from anabranch.runtime.arrivals import Arrivals
 from anabranch.runtime.decisions import check_new, check_recorded, fault_of, usable
-from anabranch.runtime.driver_state import Context, DriverState
-from anabranch.runtime.epoch import Epoch
-from anabranch.runtime.execution.base import Execution, OperatorResult
+from anabranch.runtime.driver.ahead import decided_limits, within_types
+from anabranch.runtime.driver.settings import Settings
+from anabranch.runtime.driver.state import Context, DriverState
+from anabranch.runtime.epoch.epoch import Epoch, OperatorResult
+from anabranch.runtime.epoch.sources import SourceRows
+from anabranch.runtime.execution.base import Execution
 from anabranch.runtime.execution.choose import execution_of
 from anabranch.runtime.execution.stateful import SLOTS
-from anabranch.runtime.settings import Settings
 from anabranch.runtime.shedding.filters import EpochDrops
-from anabranch.runtime.shedding.session import SheddingSession, ShedOutcome
-from anabranch.runtime.sources import SourceRows
+from anabranch.runtime.shedding_session import SheddingSession, ShedOutcome
 from anabranch.store.checkpoint import Checkpoint
 from anabranch.store.checkpoint_lock import CheckpointLock
 from anabranch.store.epoch_store import EpochStore
@@ -64,10 +64,10 @@ class EpochRunner:
     ) -> None:
         self._lock = lock
         stores = {step.name: EpochStore(checkpoint.state, checkpoint.query, step.name) for step in network.steps}
-        executions = {step.name: execution_of(step, settings) for step in network.steps}
-        _check_controllers(settings, executions)
+        self.executions: Mapping[str, Execution] = {step.name: execution_of(step, settings) for step in network.steps}
+        _check_controllers(settings, self.executions)
         run = uuid.uuid4().hex
-        self.context = Context(network, settings, checkpoint, session, checkpoint.ledger(), stores, executions, run)
+        self.context = Context(network, settings, checkpoint, session, checkpoint.ledger(), stores, run)
         self._rows = SourceRows(network.sources)
         for step in network.steps:
             stores[step.name].create()
@@ -120,7 +120,7 @@ class EpochRunner:
         decision = self._decide() if recorded is None else recorded
         sources = len(context.network.sources)
         own = context.settings.own_settings
-        fault = fault_of(decision, context.executions, sources, self.shedding.planner_for, own)
+        fault = fault_of(decision, self.executions, sources, self.shedding.planner_for, own)
         if recorded is None:
             check_new(epoch, fault)
             context.ledger.write_decision(epoch, decision)
@@ -173,7 +173,7 @@ class EpochRunner:
     ) -> Epoch:
         network = self.context.network
         rows = self._rows.of(batch, network, within_types(limits, network), drops)
-        return Epoch(self.context, self.state, epoch, decision, rows, drops)
+        return Epoch(self.context, self.executions, self.state, epoch, decision, rows, drops)
 
     def close(self, *, finished: bool) -> None:
         """Clean up after the query has ended. `finished`: it has processed everything, so live state is not needed."""
@@ -187,7 +187,7 @@ class EpochRunner:
         drops = self.shedding.plan(self.history)
         operators: dict[str, OperatorDecision] = {}
         allowances: dict[str, float | None] = {}
-        for name, execution in self.context.executions.items():
+        for name, execution in self.executions.items():
             decided = self._settings_of(execution)
             fixed = [group % settings.workers_of(execution.groups) for group in range(execution.groups)]
             of_drops = self.shedding.settings(execution.step, drops)
@@ -215,9 +215,9 @@ class EpochRunner:
         )
         before = usable(state.settings, self.settings.own_settings)
         current = {key: value for key, value in {**execution.fixed, **before}.items() if key != SHED}
-        if not any(isinstance(each, KeyPlacement) for each in controllers):
-            # These settings are from a run that had a key policy; this run has none.
-            current = {key: value for key, value in current.items() if key not in PLACEMENT}
+        # An earlier run may have had a key policy. If no controller owns its settings, this run has none.
+        owned = {setting for controller in controllers for setting in controller.settings}
+        current = {key: value for key, value in current.items() if key not in PLACEMENT or key in owned}
         return decide_all(controllers, self.history, current)
 
     def _places(self) -> dict[str, SinkPlace]:
@@ -235,7 +235,7 @@ class EpochRunner:
                 state.last_row_at[i] = time.monotonic()
         operators: dict[str, OperatorOutcome] = {}
         for step, result in zip(self.context.network.steps, results, strict=True):
-            execution, operator = self.context.executions[step.name], state.operators[step.name]
+            execution, operator = self.executions[step.name], state.operators[step.name]
             operator.watermark = result.watermark
             operator.active |= set(result.active)
             operator.snapshots |= result.snapshots
@@ -266,7 +266,7 @@ class EpochRunner:
             if not state.active:
                 continue
             through, snapshots = self._unneeded.get(name, (-1, {}))
-            logged = self.context.executions[name].logged
+            logged = self.executions[name].logged
             unneeded = (state.since or 0) - 1 if logged else min(state.snapshots.get(g, -1) for g in state.active)
             self._unneeded[name] = unneeded, dict(state.snapshots)
             # Remove up to twice as many files as come in between cleanups, so that no epoch waits long for a backlog.

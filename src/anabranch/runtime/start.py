@@ -18,11 +18,11 @@ from anabranch.query.graph import Network, arrange
 from anabranch.query.options import check_options
 from anabranch.query.settings import QoS, byte_count
 from anabranch.query.triggers import Trigger, trigger_of
-from anabranch.runtime.ahead import AUTO, MaxAhead
+from anabranch.runtime.driver.ahead import AUTO, MaxAhead
+from anabranch.runtime.driver.settings import Settings, most_memory
 from anabranch.runtime.handle import EpochQuery
 from anabranch.runtime.new_folders import NewFolders, local_path
 from anabranch.runtime.runner import EpochRunner
-from anabranch.runtime.settings import Settings, most_memory
 from anabranch.runtime.shedding.explain import explain_drops
 from anabranch.runtime.shedding.planner import planner_of
 from anabranch.spark.quirks import disk_errors_translated

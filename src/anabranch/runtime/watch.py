@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from pyspark.sql.streaming.query import StreamingQuery
 
+from anabranch.spark.quirks import status_of, wait_for_end
+
 POLL_SECONDS = 0.2
 """Seconds between two checks of what Spark is doing. The end of the query is noticed at once."""
 _WAITING = "Waiting"
@@ -54,18 +56,18 @@ class Watch:
         self.status = WatchStatus(time.monotonic())
 
     def _run(self) -> None:
-        failed: Exception | None = None
-        try:
-            while not self._query.awaitTermination(POLL_SECONDS):  # type: ignore[arg-type]  # takes floats too
-                if not self._in_epoch():
-                    self._check()
-        except Exception as error:  # the query's error; or Java is gone, for which py4j has several exceptions
-            failed = error
+        ended, failed = wait_for_end(self._query, POLL_SECONDS)
+        while not ended:
+            if not self._in_epoch():
+                self._check()
+            ended, failed = wait_for_end(self._query, POLL_SECONDS)
         self._ended(failed)
 
     def _check(self) -> None:
         at, now = time.time(), time.monotonic()
-        status = self._query.status
+        status = status_of(self._query)
+        if status is None:
+            return
         message = str(status["message"])
         if status["isTriggerActive"] or not message.startswith(_WAITING):
             before = self.status

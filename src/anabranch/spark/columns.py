@@ -29,10 +29,9 @@ from pyspark.sql.types import (
 
 from anabranch.errors import ColumnTypeError, InvalidArgumentError
 from anabranch.names import EVENT
+from anabranch.windows.durations import MICROS
 from anabranch.windows.ids import FARTHEST
 
-MICROS = 1_000_000
-"""Microseconds per second."""
 TimeUnit = Literal["s", "ms", "us"]
 """The unit of a bigint of time."""
 LAST_SECOND = 2**31 - 1
@@ -160,7 +159,7 @@ class TimeColumn:
         # A timestamp without a time zone counts as UTC, as in Spark's `window()`. A difference of two is exact, while
         # `timestamp_diff` goes through the session's time zone and moves the hour that daylight saving time skips.
         seconds = (column - _ntz_epoch()).cast("interval second").cast("decimal(18, 6)")
-        return (seconds * 1_000_000).cast("bigint")
+        return (seconds * MICROS).cast("bigint")
 
     def from_micros(self, micros: Column) -> Column:
         """From microseconds back to the user's type."""

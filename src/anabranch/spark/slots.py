@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-_LOCAL = re.compile(r"local(?:\[\s*(\d+|\*)\s*(?:,\s*\d+\s*)?\])?")
+LOCAL_MASTER = re.compile(r"local(?:\[([1-9]\d*|\*)(?:\s*,\s*([1-9]\d*))?\])?")
+"""A local master as Spark reads it: the number of cores, and how often a task may fail."""
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]")
 _ROWS = 1 << 14
 """Rows enough for one in every partition of any cluster."""
@@ -43,7 +44,7 @@ def configured_slots(conf: Conf) -> int | None:
 
 def _cores(conf: Conf) -> int | None:
     master = (conf("spark.master") or "").strip()
-    if found := _LOCAL.fullmatch(master):
+    if found := LOCAL_MASTER.fullmatch(master):
         asked = found[1] or "1"
         return (os.cpu_count() or 1) if asked == "*" else int(asked)
     if found := _LOCAL_CLUSTER.fullmatch(master):

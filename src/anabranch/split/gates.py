@@ -40,8 +40,8 @@ class Gate(ABC):
 class RowGate(Gate):
     """Accepts tuples that the watermark has not passed. `late_before` is the watermark when the epoch began.
 
-    A tuple with a time after `limit` counts as one without a time: it is too far ahead (`runtime.ahead`). So does one
-    whose time is too far from 1970 for any window.
+    A tuple with a time after `limit` counts as one without a time: it is too far ahead (`runtime.driver.ahead`). So
+    does one whose time is too far from 1970 for any window.
     """
 
     time: str

@@ -36,8 +36,10 @@ from anabranch.split.readers import Reader
 from anabranch.split.report import SplitterCounters, SplitterReport
 from anabranch.split.routes import OMIT, Route
 
+TO_WORKER = "worker"
+"""The column of packed blocks that says to which worker a block goes."""
 PACKED_SCHEMA = StructType(
-    [*(StructField(name, IntegerType()) for name in ("worker", "grp", "edge", "part", "seq")),
+    [*(StructField(name, IntegerType()) for name in (TO_WORKER, "grp", "edge", "part", "seq")),
      StructField("block", BinaryType())]
 )  # fmt: skip
 _PACKED = arrow_schema(PACKED_SCHEMA)

@@ -117,7 +117,7 @@ class CheckpointLock:
         with _guard:
             for key, lock in self._locks.items():
                 other = _taken.get(key)
-                if other is not None and other._in_use():
+                if other is not None and other._is_active():
                     raise held(lock.folder, other._holder)
                 if other is not None:  # its query has ended without releasing it
                     other.release()
@@ -138,7 +138,7 @@ class CheckpointLock:
             self.release()
 
     def belongs_to(self, is_active: Callable[[], bool]) -> None:
-        """Set how to find out whether the query that holds the lock is still running."""
+        """Set how to find out whether the query that holds the lock is still running. The function must not raise."""
         self._is_active = is_active
 
     def check(self) -> None:
@@ -162,12 +162,6 @@ class CheckpointLock:
             for key in mine:
                 del _taken[key]
             return bool(mine)
-
-    def _in_use(self) -> bool:
-        try:
-            return self._is_active()
-        except Exception:  # Spark has ended: asking it raises anything from Py4J errors to OSError
-            return False
 
 
 def _key(folder: Folder) -> str:

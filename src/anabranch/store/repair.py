@@ -6,7 +6,7 @@
       spark/commits/{N}        that epoch N is over                   it is, but the ledger does not have it
 
 Files in the way are moved to `repaired/`, not deleted, and each repair is a new entry in the ledger. The query itself
-is not needed: its operators apply the repair when it starts again (`runtime.set_back`).
+is not needed: its operators apply the repair when it starts again (`runtime.tasks.set_back`).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,13 @@ from anabranch.observe.progress import EpochProgress
 from anabranch.query.deliveries import Delivery
 from anabranch.query.nodes import ONLY
 from anabranch.query.settings import QoS
-from anabranch.runtime.ahead import AUTO
+from anabranch.runtime.driver.ahead import AUTO
 from anabranch.runtime.start import SNAPSHOT_EVERY, start
 from anabranch.spark.arrow import common_schema
 from anabranch.testing.results import Results
+from anabranch.text import ZERO
 from anabranch.windows import Duration
 
-_START = datetime(1970, 1, 1, tzinfo=UTC)
 _DEFAULTS = {name: parameter.default for name, parameter in inspect.signature(start).parameters.items()}
 
 
@@ -249,4 +249,4 @@ class _SparkQuery(_Query):
 
 def _watermark_of(progress: Any) -> int | None:
     text = progress.eventTime.get("watermark")
-    return None if text is None else (datetime.fromisoformat(text) - _START) // timedelta(microseconds=1)
+    return None if text is None else (datetime.fromisoformat(text) - ZERO) // timedelta(microseconds=1)

@@ -14,11 +14,10 @@ from anabranch.io.parquet import fitted
 from anabranch.operators.protocol import Emitted, Operator, OperatorFactory
 from anabranch.operators.state import MemoryState
 from anabranch.query.nodes import ONLY
-from anabranch.runtime.groups import fold
+from anabranch.runtime.tasks.groups import fold
 from anabranch.testing.results import Results
 from anabranch.testing.rows import Rows, Schema, assert_rows_equal, schema_of, table_of
-
-_START = datetime(1970, 1, 1, tzinfo=UTC)
+from anabranch.text import ZERO
 
 
 class OperatorHarness:
@@ -204,5 +203,5 @@ def _pairs(parts: Sequence[Results]) -> Iterator[tuple[str, pa.Table]]:
 def _micros(t: int | datetime) -> int:
     if isinstance(t, datetime):
         aware = t.replace(tzinfo=UTC) if t.tzinfo is None else t
-        return (aware - _START) // timedelta(microseconds=1)
+        return (aware - ZERO) // timedelta(microseconds=1)
     return t

@@ -18,10 +18,13 @@ Duration = str | timedelta
 Plain numbers other than 0 are refused: 60 could be seconds, milliseconds or microseconds.
 """
 
+MICROS = 1_000_000
+"""Microseconds per second."""
+
 _UNITS = {
     **dict.fromkeys(("us", "µs", "micro", "micros", "microsecond", "microseconds"), 1),
     **dict.fromkeys(("ms", "milli", "millis", "millisecond", "milliseconds"), 1_000),
-    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1_000_000),
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), MICROS),
     **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60_000_000),
     **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 3_600_000_000),
     **dict.fromkeys(("d", "day", "days"), 86_400_000_000),
@@ -43,7 +46,7 @@ def micros(duration: Duration, what: str = "duration") -> int:
     if not isinstance(duration, (str, timedelta)):
         raise InvalidWindowError(f"{what} {duration!r} is not a duration", hint=_EXAMPLES)
     if isinstance(duration, timedelta):
-        return (duration.days * 86_400 + duration.seconds) * 1_000_000 + duration.microseconds
+        return (duration.days * 86_400 + duration.seconds) * MICROS + duration.microseconds
     return _parse(duration, what)
 
 

@@ -17,10 +17,10 @@ from anabranch.cli.main import app
 from anabranch.errors import CheckpointError, InvalidArgumentError
 from anabranch.linearroad import job
 from anabranch.linearroad.check.validate import validate
+from anabranch.linearroad.commands.rate import Course, Rater, rating
 from anabranch.linearroad.generate import Trace, Traffic, write_trace
 from anabranch.linearroad.operator import Road
 from anabranch.linearroad.query import linear_road, recorded
-from anabranch.linearroad.rate import Course, Rater, rating
 from anabranch.linearroad.schema import ANSWERS, INPUT, Mode, answer_schema
 from anabranch.linearroad.watch import read_emitted, write_emitted
 

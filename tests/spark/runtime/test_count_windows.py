@@ -25,9 +25,9 @@ from anabranch.io.blocks import write_blocks
 from anabranch.local.session import local_session
 from anabranch.operators.numbering import SHED, WINDOWS_KEPT, WINDOWS_SHED
 from anabranch.query.graph import Step
+from anabranch.runtime.driver.settings import Settings
 from anabranch.runtime.execution.base import Execution
 from anabranch.runtime.execution.choose import execution_of
-from anabranch.runtime.settings import Settings
 from anabranch.types import Stream
 from anabranch.windows import Panes, Window
 from tests.conftest import ROOT

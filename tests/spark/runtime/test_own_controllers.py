@@ -89,3 +89,36 @@ def test_a_controller_of_a_setting_that_the_query_fixes_is_refused(spark: SparkS
     with pytest.raises(InvalidArgumentError, match="owns batch of window-1, which the query fixes"):
         query.start(ab.MemorySink(), checkpoint=tmp_path / "checkpoint", controllers=[Turns()])
     assert not (tmp_path / "checkpoint").exists()
+
+
+class Policies(Turns):
+    """Places keys by two policies in turns."""
+
+    name = "policies"
+    settings = ("partition", "turns_taken")
+
+    def decide(self, history: Sequence[EpochProgress], current: Mapping[str, Any]) -> Mapping[str, Any]:
+        label = "FLD-1" if current.get("partition") == "cAM-2" else "cAM-2"
+        return {"partition": label, "turns_taken": current.get("turns_taken", 0) + 1}
+
+
+def test_a_controller_of_the_key_policy_finds_what_it_decided(spark: SparkSession, tmp_path: Path) -> None:
+    feed, epochs = Feed(tmp_path / "in"), random_epochs(7, epochs=3)
+    stream = ab.stream(feed.stream(spark), time="at", watermark="15 s").window(size="20 s", slide="8 s")
+    query = stream.by("key", partition="auto").agg(n=ab.count())
+    found, sink, plain = [], ab.MemorySink(), ab.MemorySink()
+    for some in (epochs[:2], epochs[2:]):
+        feed.add(*some)
+        running = query.start(sink, checkpoint=tmp_path / "checkpoint", controllers=[Policies()])
+        try:
+            running.processAllAvailable()
+        finally:
+            running.stop()
+        found += [each.operators[0].decisions for each in running.recentProgress]
+    assert [each["turns_taken"] for each in found] == list(range(1, len(found) + 1))
+    assert [each["partition"] for each in found] == [("FLD-1", "cAM-2")[turn % 2] for turn in range(1, len(found) + 1)]
+    started = query.start(plain, checkpoint=tmp_path / "plain")
+    started.processAllAvailable()
+    started.stop()
+    order = repr
+    assert sink.rows() and sorted(sink.rows(), key=order) == sorted(plain.rows(), key=order)

@@ -10,7 +10,7 @@ import anabranch
 from anabranch.observe.log import QueryLog
 from anabranch.observe.progress import DropProgress, EpochProgress, OperatorProgress, WorkerMeasure
 from anabranch.query.settings import QoS
-from anabranch.runtime.settings import Settings
+from anabranch.runtime.driver.settings import Settings
 
 SETTINGS = Settings(QoS(max_latency="5 s"), "1 second", 4, 10, 30.0, "")
 

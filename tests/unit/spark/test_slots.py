@@ -7,7 +7,7 @@ import os
 import pytest
 
 from anabranch.query.settings import QoS
-from anabranch.runtime.settings import Settings
+from anabranch.runtime.driver.settings import Settings
 from anabranch.spark.slots import configured_slots
 
 EXECUTORS = {"spark.executor.instances": "4", "spark.executor.cores": "3"}

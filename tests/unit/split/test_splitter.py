@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from anabranch.errors import OperatorError
 from anabranch.io.blocks import blocks_of, pack, unpack, write_blocks
-from anabranch.runtime.worker import merge_by_time
+from anabranch.runtime.tasks.worker import merge_by_time
 from anabranch.split.gates import PaneGate, RowGate
 from anabranch.split.readers import BlockReader, Reader, ReferenceReader, RowReader
 from anabranch.split.report import SplitterReport

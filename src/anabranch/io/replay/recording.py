@@ -29,7 +29,7 @@ from anabranch.io.blocks import BlockRef, blocks_of, check_time, micros_of, read
 from anabranch.text import moment
 
 _TAIL = 4_096  # bytes at the end of a file that go into the fingerprint
-_NEVER = np.iinfo(np.int64).min  # the running maximum before the first time
+_BEFORE_ALL_TIMES = np.iinfo(np.int64).min  # the running maximum before the first time
 
 Listing = tuple[tuple[str, int, int], ...]
 
@@ -64,7 +64,7 @@ class Recording:
             block for file in files for block in blocks_of(file, time if times else None) if block.rows
         )
         self._starts = [0, *accumulate(block.rows for block in self.blocks)]
-        latest = (_NEVER if block.max_t is None else block.max_t for block in self.blocks)
+        latest = (_BEFORE_ALL_TIMES if block.max_t is None else block.max_t for block in self.blocks)
         self._latest = list(accumulate(latest, max))  # the running maximum at the end of each block
         self._clock_of: tuple[int, npt.NDArray[np.int64]] | None = None
         self.fingerprint = _fingerprint(files)
@@ -92,7 +92,7 @@ class Recording:
         """The recording's clock at that row; before the first time, the earliest time of the first block with times."""
         index = bisect_right(self._starts, row) - 1
         now = int(self._clock(index)[row - self._starts[index]])
-        if now > _NEVER:
+        if now > _BEFORE_ALL_TIMES:
             return now
         return next((block.min_t for block in self.blocks if block.min_t is not None), None)
 
@@ -136,8 +136,8 @@ class Recording:
         if self._clock_of is None or self._clock_of[0] != index:
             block = self.blocks[index]
             times = micros_of(read_block(block.path, block.index, columns=[self._time]).column(0))
-            filled = times.fill_null(_NEVER).to_numpy()
-            before = self._latest[index - 1] if index else _NEVER
+            filled = times.fill_null(_BEFORE_ALL_TIMES).to_numpy()
+            before = self._latest[index - 1] if index else _BEFORE_ALL_TIMES
             self._clock_of = (index, np.maximum(np.maximum.accumulate(filled), before))
         return self._clock_of[1]
 

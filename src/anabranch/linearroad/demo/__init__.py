@@ -47,7 +47,7 @@ SEED = 120
 """With this seed, there are three accidents in the 24 minutes. Two of them are where tolls are due, and are cleared."""
 EXAMPLES = 5
 """Maximum number of differences that are shown."""
-_WARM_UP = Traffic(expressways=2, seconds=60, peak_rate=200)
+_FIRST_TRAFFIC = Traffic(expressways=2, seconds=60, peak_rate=200)
 """Traffic for two epochs."""
 
 
@@ -135,7 +135,7 @@ def _session(console: Console) -> Iterator[SparkSession]:
 def _warm_up(spark: SparkSession, work: Path, console: Console) -> None:
     """Start Spark's workers and let them compile, so that a paced stream does not fall behind at the start."""
     with phase(console, "Warming up") as step:
-        drive(spark, write_trace(work / "trace", _WARM_UP), work, pace=None)
+        drive(spark, write_trace(work / "trace", _FIRST_TRAFFIC), work, pace=None)
         step.done = "Warmed up: workers running, kernels compiled"
 
 

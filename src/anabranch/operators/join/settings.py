@@ -19,7 +19,7 @@ import pyarrow as pa
 from anabranch.errors import InvalidArgumentError
 from anabranch.windows import describe
 
-PRESERVED = {"inner": (), "left": (0,), "right": (1,), "full": (0, 1)}
+PRESERVED: dict[str, tuple[int, ...]] = {"inner": (), "left": (0,), "right": (1,), "full": (0, 1)}
 """The streams whose rows are delivered even without a partner."""
 
 PROBES = ("hashed", "nested")

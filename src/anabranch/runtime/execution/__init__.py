@@ -1,0 +1,1 @@
+"""How each kind of operator runs in an epoch."""

@@ -6,9 +6,8 @@ Everything that is the same in all epochs (the operator, its columns, its contro
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -16,27 +15,8 @@ from anabranch.control.base import Controller
 from anabranch.keys.policy import KeyPartition
 from anabranch.observe.progress import EpochProgress, OperatorProgress
 from anabranch.query.graph import Step
-from anabranch.runtime.settings import Settings
-
-if TYPE_CHECKING:
-    from anabranch.runtime.epoch import Epoch
-
-
-@dataclass(frozen=True)
-class OperatorResult:
-    """What an operator did in an epoch."""
-
-    progress: OperatorProgress
-    watermark: int | None
-    active: Collection[int] = frozenset()
-    """groups that have rows"""
-    snapshots: Mapping[int, int] = field(default_factory=dict)
-    block_groups: Collection[int] = frozenset()
-    """groups with rows in the log of this epoch"""
-    waiting: Mapping[int, int] = field(default_factory=dict)
-    """rows of this epoch that wait for their worker's turn, by group"""
-    latest: int | None = None
-    """the latest time of a row"""
+from anabranch.runtime.driver.settings import Settings
+from anabranch.runtime.epoch.epoch import Epoch, OperatorResult
 
 
 class Execution(ABC):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from anabranch.query.graph import Step
 from anabranch.query.nodes import CombineNode, JoinNode, PositionsNode, ProcessNode, WindowNode
+from anabranch.runtime.driver.settings import Settings
 from anabranch.runtime.execution.base import Execution
 from anabranch.runtime.execution.combine import CombineExecution
 from anabranch.runtime.execution.join import JoinExecution
 from anabranch.runtime.execution.process import NumberingExecution, ProcessExecution
 from anabranch.runtime.execution.window import WindowExecution
-from anabranch.runtime.settings import Settings
 
 
 def execution_of(step: Step, settings: Settings) -> Execution:

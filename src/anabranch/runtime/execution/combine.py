@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -17,15 +16,13 @@ from anabranch.plan.tree import FEW, aggregation_tree, root
 from anabranch.query.graph import Step
 from anabranch.query.nodes import ONLY, CombineNode
 from anabranch.query.origins import Output
-from anabranch.runtime.execution.base import Execution, OperatorResult
-from anabranch.runtime.reports import WriterReport, run_job, to_text
-from anabranch.runtime.settings import Settings
-from anabranch.runtime.stages import REPORTS, Writer, report_rows
+from anabranch.runtime.driver.settings import Settings
+from anabranch.runtime.epoch.epoch import Epoch, OperatorResult
+from anabranch.runtime.execution.base import Execution
+from anabranch.runtime.tasks.reports import WriterReport, run_job, to_text
+from anabranch.runtime.tasks.stages import REPORTS, Writer, report_rows
 from anabranch.spark.arrow import arrow_schema, map_in_arrow
 from anabranch.spark.columns import quoted
-
-if TYPE_CHECKING:
-    from anabranch.runtime.epoch import Epoch
 
 
 class CombineExecution(Execution):

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -27,19 +26,17 @@ from anabranch.query.describe import explain_routing
 from anabranch.query.graph import Step
 from anabranch.query.nodes import ONLY, JoinNode
 from anabranch.query.origins import Source
+from anabranch.runtime.driver.settings import Settings
+from anabranch.runtime.epoch.epoch import Epoch
+from anabranch.runtime.epoch.sources import BySource
 from anabranch.runtime.execution.stateful import SLOTS, StatefulExecution
-from anabranch.runtime.reports import JobReports
-from anabranch.runtime.settings import Settings
-from anabranch.runtime.sources import BySource
-from anabranch.runtime.stages import REPORTS, Decided, Writer, at_workers, packed_rows, reader_of, splitter_of
-from anabranch.runtime.worker import EpochTask
+from anabranch.runtime.tasks.reports import JobReports
+from anabranch.runtime.tasks.stages import REPORTS, Decided, Writer, at_workers, packed_rows, reader_of, splitter_of
+from anabranch.runtime.tasks.task import EpochTask
 from anabranch.spark.arrow import arrow_schema, map_in_arrow
 from anabranch.split.gates import RowGate
 from anabranch.split.routes import FunctionRoute
 from anabranch.split.splitter import PACKED_SCHEMA
-
-if TYPE_CHECKING:
-    from anabranch.runtime.epoch import Epoch
 
 NULL_KEYS = "null_keys"
 """A join's metric: rows with a null key."""

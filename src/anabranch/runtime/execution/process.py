@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark.sql import DataFrame
 
@@ -16,19 +16,17 @@ from anabranch.operators.numbering import NUMBERED
 from anabranch.query.describe import explain_routing
 from anabranch.query.graph import Step
 from anabranch.query.nodes import ProcessNode
+from anabranch.runtime.driver.settings import Settings
+from anabranch.runtime.epoch.epoch import Epoch
 from anabranch.runtime.execution.base import policy_setting
 from anabranch.runtime.execution.stateful import StatefulExecution
 from anabranch.runtime.execution.window import fixed_routing
-from anabranch.runtime.reports import JobReports
-from anabranch.runtime.settings import Settings
-from anabranch.runtime.stages import REPORTS, Decided, at_workers, packed_rows
-from anabranch.runtime.worker import EpochTask
+from anabranch.runtime.tasks.reports import JobReports
+from anabranch.runtime.tasks.stages import REPORTS, Decided, at_workers, packed_rows
+from anabranch.runtime.tasks.task import EpochTask
 from anabranch.spark.arrow import arrow_schema
 from anabranch.split.cost import SplitCosts
 from anabranch.windows.ids import Stretch
-
-if TYPE_CHECKING:
-    from anabranch.runtime.epoch import Epoch
 
 
 class ProcessExecution(StatefulExecution):

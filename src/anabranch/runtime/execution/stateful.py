@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -23,16 +23,14 @@ from anabranch.operators.protocol import OperatorFactory
 from anabranch.operators.time_windows import KEYS_OF
 from anabranch.query.graph import Step
 from anabranch.query.nodes import ONLY, Input, Stateful
-from anabranch.runtime.execution.base import Execution, OperatorResult
-from anabranch.runtime.reports import JobReports, run_job
-from anabranch.runtime.settings import Settings
-from anabranch.runtime.stages import Decided, union
-from anabranch.runtime.worker import EpochTask
+from anabranch.runtime.driver.settings import Settings
+from anabranch.runtime.epoch.epoch import Epoch, OperatorResult
+from anabranch.runtime.execution.base import Execution
+from anabranch.runtime.tasks.reports import JobReports, run_job
+from anabranch.runtime.tasks.stages import Decided, union
+from anabranch.runtime.tasks.task import EpochTask
 from anabranch.split.report import SplitterCounters, SplitterReport
 from anabranch.windows.ids import Stretch
-
-if TYPE_CHECKING:
-    from anabranch.runtime.epoch import Epoch
 
 SLOTS = "slots"
 """A join's setting: the number of sub-groups of workers that take turns."""

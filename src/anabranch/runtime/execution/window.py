@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -39,22 +38,21 @@ from anabranch.plan.placement import check_placeable, not_placed, stretch_of
 from anabranch.query.graph import Step
 from anabranch.query.nodes import ONLY, Input, WindowNode
 from anabranch.query.options import holds_no_window_back
+from anabranch.runtime.driver.settings import Settings
+from anabranch.runtime.epoch.epoch import Epoch
 from anabranch.runtime.execution.base import policy_setting
 from anabranch.runtime.execution.stateful import StatefulExecution
-from anabranch.runtime.settings import Settings
-from anabranch.runtime.stages import REPORTS, Decided, Feed, Writer, at_workers, group_of
-from anabranch.runtime.worker import EpochTask
+from anabranch.runtime.tasks.stages import REPORTS, Decided, Feed, Writer, at_workers, group_of
+from anabranch.runtime.tasks.task import EpochTask
 from anabranch.spark.arrow import arrow_schema, map_in_arrow
-from anabranch.spark.columns import MICROS, changing, floordiv, quoted, up_to
+from anabranch.spark.columns import changing, floordiv, quoted, up_to
 from anabranch.split.gates import CountingPaneGate, PaneGate
 from anabranch.split.readers import RowReader
 from anabranch.split.routes import ColumnRoute
 from anabranch.split.splitter import PACKED_SCHEMA, Splitter
 from anabranch.windows import Window
+from anabranch.windows.durations import MICROS
 from anabranch.windows.ids import Stretch, pane_of
-
-if TYPE_CHECKING:
-    from anabranch.runtime.epoch import Epoch
 
 
 class WindowExecution(StatefulExecution):

@@ -9,6 +9,7 @@ from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
 from anabranch.names import GONE
+from anabranch.spark.quirks import observed
 
 
 @dataclass(frozen=True)
@@ -36,12 +37,7 @@ class DropCounter:
     @cached_property
     def counts(self) -> DropCounts:
         """The counts. Known after the job."""
-        try:
-            found = self._observation.get
-        except Exception:
-            # Spark found that these rows have no effect, or that there are none, and skipped the counting too. It
-            # reports that with an exception of its own.
-            found = {}
+        found = observed(self._observation)
         if "rows" not in found:
             found = self._count_again.collect()[0].asDict()
         return DropCounts(found["rows"] or 0, found["shed"] or 0, found["latest"])

@@ -22,20 +22,21 @@ from anabranch.query.graph import Network, Step
 from anabranch.query.origins import Origin, Output, Source
 from anabranch.query.settings import QoS
 from anabranch.query.windowed import Query
-from anabranch.runtime.driver_state import DriverState
-from anabranch.runtime.settings import Settings
+from anabranch.runtime.driver.settings import Settings
+from anabranch.runtime.driver.state import DriverState
 from anabranch.runtime.shedding.columns import bucket_keys, source_name, unresolved
 from anabranch.shedding.points import Box, DropPoint, Terms, cuts, drop_points
 from anabranch.shedding.windrop import KEY_BUCKETS, DropState, Tally
-from anabranch.spark.columns import MICROS, TimeKind
+from anabranch.spark.columns import TimeKind
 from anabranch.store.records import DropPlan, PointDrops
+from anabranch.windows.durations import MICROS
 from anabranch.windows.spans import Span
 
 MOST_UNITS = 20_000
 """How many units are decided ahead at most, over all buckets."""
 AHEAD = 3
 """How far ahead is decided, in multiples of the event time of the last epoch. Rows beyond that are kept."""
-_NEVER = -(1 << 62)
+_BEFORE_ALL_UNITS = -(1 << 62)
 
 
 class DropPlanner:
@@ -184,7 +185,7 @@ class DropPlanner:
         if known is not None and point.refused is not None:
             # The drops are from an earlier run, and how far the rows have come is unknown: they all stay dropped.
             first_unseen = max([first_unseen, *(last + 1 for ranges in known.dropped for _, last in ranges)])
-        opens = first_unseen if opens == _NEVER else opens
+        opens = first_unseen if opens == _BEFORE_ALL_UNITS else opens
         state = DropState.new(opens, self.buckets(point)) if known is None else known
         if known is None or after > state.unit:
             # How many units before are missing is unknown, or another point has dropped them: so keep the first one.
@@ -235,7 +236,7 @@ class DropPlanner:
 
     def _opens(self, point: DropPoint, driver: DriverState) -> int:
         """The first unit from which no result has been delivered."""
-        units = [_NEVER]
+        units = [_BEFORE_ALL_UNITS]
         for name, span in _spans(point, point.outputs):
             reached = driver.operators[name].watermark
             if reached is not None:
@@ -249,15 +250,15 @@ class DropPlanner:
             state = driver.operators[name]
             query = next(step.node.aggregate for step in self.network.steps if step.name == name)
             if state.watermark is None or query is None:
-                return _NEVER
+                return _BEFORE_ALL_UNITS
             # Complete windows may wait for the others of their batch.
             hold = int(state.settings.get("batch", 1)) * max(window.slide for window in query.panes.windows)
             units.append((state.watermark - hold - span.origin - span.hi) // span.slide)
-        return min(units, default=_NEVER)
+        return min(units, default=_BEFORE_ALL_UNITS)
 
     def _after(self, point: DropPoint, others: Mapping[str, DropState]) -> int:
         """The first unit after everything that other points dropped for the same outputs, so that gaps do not join."""
-        first = _NEVER
+        first = _BEFORE_ALL_UNITS
         for name, state in others.items():
             other = self.named[name]
             for output in set(point.outputs) & set(other.outputs):

@@ -16,13 +16,13 @@ import time
 from contextlib import suppress
 
 from anabranch.errors import StateError
-from anabranch.store.live.lease import LOCK, Lease
+from anabranch.store.live.lease import LEASE_FILE, Lease
 from anabranch.store.live.mapped import is_live_file
 from anabranch.store.live.own_folder import OwnFolder, using
 
 KEPT_DAYS = 7
 USED = "used"
-_LOOK_EVERY = 3_600.0
+_MARK_EVERY = 3_600.0
 """seconds after which a process marks a folder as used again, and looks for old ones"""
 _QUERY, _GROUP = re.compile(r"[0-9a-f]{32}"), re.compile(r"\d{5,}")
 
@@ -35,7 +35,7 @@ def mark_used(query: OwnFolder) -> bool:
 
     It does so at the first call of a process for that query, and then once an hour; returns whether it did.
     """
-    if time.monotonic() - _last_use.get(query, -_LOOK_EVERY) < _LOOK_EVERY:
+    if time.monotonic() - _last_use.get(query, -_MARK_EVERY) < _MARK_EVERY:
         return False
     _last_use[query] = time.monotonic()
     with using(query.path):
@@ -82,7 +82,7 @@ def _remove_node(node: OwnFolder) -> None:
                 files = node.sub(group).open(make=False)
                 for name in filter(is_live_file, files.names()):
                     files.unlink(name)
-                files.unlink(LOCK)
+                files.unlink(LEASE_FILE)
                 folder.remove(group)
             finally:
                 lease.release()

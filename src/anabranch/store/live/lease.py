@@ -10,7 +10,7 @@ from types import TracebackType
 
 from anabranch.store.live.own_folder import OwnFolder, using
 
-LOCK = "lock"
+LEASE_FILE = "lock"
 
 
 class Lease:
@@ -47,11 +47,11 @@ class Lease:
     def _take(self, how: int, *, make: bool) -> bool:
         """Lock the file; False if it was replaced while we waited: another process may have locked the new one."""
         folder = self._folder.open(make=make)
-        fd = folder.open(LOCK, os.O_RDWR | os.O_CREAT)
+        fd = folder.open(LEASE_FILE, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(fd, how)
             with suppress(FileNotFoundError):
-                if folder.in_place() and os.path.samestat(os.fstat(fd), folder.stat(LOCK)):
+                if folder.in_place() and os.path.samestat(os.fstat(fd), folder.stat(LEASE_FILE)):
                     self._fd = fd
                     return True
         except BaseException:

@@ -1,0 +1,1 @@
+"""One epoch: what its operators read, the order in which they run, and what becomes of the results."""
