@@ -73,6 +73,7 @@ def test_what_reads_from_an_exchange_is_sorted_first(spark: SparkSession, tmp_pa
     assert not order_may_change(spark.range(3).where("id > 1"))
 
 
+@pytest.mark.usefixtures("compiled")  # Spark's own list of tables cannot be read without compiled code
 def test_the_plan_is_read_without_a_trace(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:
     observation = Observation()
     bounded = spark.range(10).withColumn("odd.name", F.col("id")).observe(observation, F.count("id").alias("n"))
