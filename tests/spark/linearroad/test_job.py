@@ -46,7 +46,8 @@ def answer(
     return done.answers
 
 
-@pytest.mark.parametrize("mode", [Mode.PAPER, pytest.param(Mode.FLAT_LAV, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", list(Mode))
 def test_all_answers_of_a_trace(spark: SparkSession, trace: Trace, tmp_path: Path, mode: Mode) -> None:
     answers = answer(trace, tmp_path / "output", mode)
     report = validate(trace.input_files, trace.history_file, trace.segment_history_file, tmp_path / "output", mode)

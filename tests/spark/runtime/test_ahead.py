@@ -19,6 +19,7 @@ from tests.spark.streams import Feed, plain
 S = 1_000_000
 YEAR_2200 = 7_258_118_400 * S
 Row = tuple[int | None, str, int]
+SLOW = pytest.mark.slow
 
 
 def minutes(first: int, last: int) -> list[Row]:
@@ -67,7 +68,7 @@ def side_rows(folder: Path) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize("query", [windows, totals, spread, joined])
+@pytest.mark.parametrize("query", [windows, joined, *(pytest.param(each, marks=SLOW) for each in (totals, spread))])
 def test_times_at_the_ends_of_64_bits_change_no_result(spark: SparkSession, tmp_path: Path, query: Any) -> None:
     good: Sequence[list[Row]] = [minutes(0, 3), minutes(3, 6)]
     clean, dirty = Feed(tmp_path / "clean", "bigint"), Feed(tmp_path / "dirty", "bigint")

@@ -308,8 +308,6 @@ def session(spark: SparkSession, zone: str, *, ansi: bool = True, validated: boo
 SLOW = pytest.mark.slow
 STARTED = [
     # zone, ANSI mode, validated, policies
-    ("America/New_York", True, True, ["fld"]),
-    pytest.param("UTC", True, True, ["heavy"], marks=SLOW),
     pytest.param("Europe/Berlin", False, False, ["cam"], marks=SLOW),
     *(pytest.param(zone, ansi, True, POLICIES, marks=SLOW) for zone in ZONES for ansi in (True, False)),
 ]

@@ -66,7 +66,7 @@ def process(*folders: Path) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.parametrize("strategy", ["pane", "window"])
+@pytest.mark.parametrize("strategy", [pytest.param("pane", marks=pytest.mark.slow), "window"])
 def test_stop_and_start_again(
     strategy: str, spark: SparkSession, tmp_path: Path, undisturbed: list[dict[str, Any]]
 ) -> None:

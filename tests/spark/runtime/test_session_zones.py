@@ -41,6 +41,7 @@ def sink(folder: Path, name: str) -> ab.FileSink:
     return ab.FileSink(folder / "results" / name)
 
 
+@pytest.mark.slow
 def test_state_of_one_zone_is_good_in_another_and_files_are_the_same(spark: SparkSession, tmp_path: Path) -> None:
     here = run(spark, tmp_path / "here", "UTC", "UTC")
     there = run(spark, tmp_path / "there", "America/New_York", "Europe/Berlin")

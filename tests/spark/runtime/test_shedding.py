@@ -297,6 +297,7 @@ class FailsOnce(ab.MemorySink):
         super().publish(result)
 
 
+@pytest.mark.slow
 def test_an_epoch_that_runs_again_drops_the_same(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -154,6 +154,7 @@ def test_a_decision_that_cannot_be_carried_out_is_refused_and_can_be_voided(
     assert windows_of(found) == windows_of(exact.rows())
 
 
+@pytest.mark.slow
 def test_a_drop_before_an_aggregate_over_a_join_that_an_earlier_release_decided(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
