@@ -45,10 +45,7 @@ from anabranch.windows.spans import Span, fan_out, scaled
 from anabranch.windows.spec import LONGEST
 
 SHED = "shed"
-"""The decision {"p": share of windows to drop, "bound": B, "seed": the coins' seed}, and the metric: rows dropped.
-
-A bound of None drops all windows.
-"""
+"""The setting with the `WindowDrops`, and the metric: rows dropped."""
 ROWS_NUMBERED = "counted"
 """Metric: rows that got a position, dropped or not."""
 WINDOWS_SHED, WINDOWS_KEPT = "windows_shed", "windows_kept"
@@ -72,6 +69,29 @@ _PASSED, _KEYS, _COUNTS, _SHARE = "passed", "keys", "counts", "share"
 
 
 @dataclass(frozen=True)
+class WindowDrops:
+    """What was decided about dropping windows of rows, as a setting of the operator."""
+
+    p: float
+    """the share of windows to drop"""
+    bound: int | None
+    """how many windows in a row may be dropped; None drops all"""
+    seed: int
+    """of the coins"""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"p": self.p, "bound": self.bound, "seed": self.seed}
+
+    @classmethod
+    def from_json(cls, known: Mapping[str, Any]) -> WindowDrops:
+        drops = cls(float(known["p"]), known["bound"], known["seed"])
+        numbers = [drops.seed, *([] if drops.bound is None else [drops.bound])]
+        if not 0 <= drops.p <= 1 or any(type(n) is not int for n in numbers) or (drops.bound or 0) < 0:
+            raise ValueError("p is a share, seed and bound are whole numbers, and a bound is not negative")
+        return drops
+
+
+@dataclass(frozen=True)
 class Numbering:
     """Settings of the numbering, and the factory of its operator."""
 
@@ -89,11 +109,11 @@ class Numbering:
         """The rows that the windows of a unit cover."""
         return fan_out([Span(w.slide, w.origin, 0, w.size) for w in self.windows])
 
-    def bound(self, shed: Mapping[str, Any] | None) -> int:
+    def bound(self, drops: WindowDrops | None) -> int:
         """How many units in a row may be missing, so that no window specification misses more than B windows."""
-        if shed is None or shed["bound"] is None:
-            return 0 if shed is None else LONGEST
-        return min(scaled(int(shed["bound"]), w.slide, self.units.slide) for w in self.windows)
+        if drops is None or drops.bound is None:
+            return 0 if drops is None else LONGEST
+        return min(scaled(drops.bound, w.slide, self.units.slide) for w in self.windows)
 
     def __call__(self) -> PositionsOperator:
         return PositionsOperator(self)
@@ -119,9 +139,9 @@ class PositionsOperator(Operator):
 
     def on_watermark(self, t: int) -> Iterator[Emitted]:
         due = self._due(t)
-        shed = self._shed()
+        drops = self._drops()
         if due is not None:
-            yield from self._numbered(due, shed)
+            yield from self._numbered(due, drops)
 
     def on_set_back(self, t: int, starts: int) -> None:
         mark = self._state.array(_PASSED, np.int64, 2)
@@ -167,7 +187,7 @@ class PositionsOperator(Operator):
 
     # --- positions --------------------------------------------------------------------------------------------------
 
-    def _numbered(self, due: pa.RecordBatch, shed: Mapping[str, Any] | None) -> Iterator[Emitted]:
+    def _numbered(self, due: pa.RecordBatch, drops: WindowDrops | None) -> Iterator[Emitted]:
         key, counts = self._keys(due)
         order = self._order(due, key)
         key = key[order]
@@ -178,7 +198,7 @@ class PositionsOperator(Operator):
         after = before + ends - begins
         positions = np.arange(len(key)) + np.repeat(before - begins, ends - begins)
         counts["rows"][present] = after
-        latest = self._latest_kept(present, before, after, positions, counts, shed)
+        latest = self._latest_kept(present, before, after, positions, counts, drops)
         slide, size = self._units.slide, self._units.size
         # The first unit whose windows reach the row. There are no units before the first row.
         wanted = latest >= np.maximum((positions - size) // slide + 1, 0)
@@ -186,7 +206,7 @@ class PositionsOperator(Operator):
         self.metrics[ROWS_NUMBERED] += len(key)
         if not wanted.all():
             self.metrics[SHED] += int(np.count_nonzero(~wanted))
-        if shed is not None or not opened.all():  # a unit may be dropped before its later windows begin
+        if drops is not None or not opened.all():  # a unit may be dropped before its later windows begin
             for window in self._settings.windows:
                 first_of = positions % window.slide == 0  # a window begins here
                 yield DROPPED, self._dropped(window, key[first_of], positions[first_of], ~opened[first_of])
@@ -267,17 +287,18 @@ class PositionsOperator(Operator):
 
     # --- window drop ------------------------------------------------------------------------------------------------
 
-    def _shed(self) -> Mapping[str, Any] | None:
+    def _drops(self) -> WindowDrops | None:
         """The decision. Debts from a higher share are forgotten once there is less to drop."""
-        shed: Mapping[str, Any] | None = self.decisions.get(SHED)
-        p = 0.0 if shed is None else float(shed["p"])
+        known = self.decisions.get(SHED)
+        drops = None if known is None else WindowDrops.from_json(known)
+        p = 0.0 if drops is None else drops.p
         share = self._state.array(_SHARE, np.float64, 1)
-        all_dropped = shed is not None and shed["bound"] is None
+        all_dropped = drops is not None and drops.bound is None
         if p < share[0] or all_dropped:
             debt = self._state.array(_COUNTS, _KEY_COUNTS)["debt"]
             debt[:] = 0
         share[0] = p
-        return shed
+        return drops
 
     def _latest_kept(
         self,
@@ -286,7 +307,7 @@ class PositionsOperator(Operator):
         after: Ints,
         positions: Ints,
         counts: NDArray[Any],
-        shed: Mapping[str, Any] | None,
+        drops: WindowDrops | None,
     ) -> Ints:
         """Decide the units that begin with these rows, and return the last unit kept as of each row."""
         slide = self._units.slide
@@ -294,11 +315,11 @@ class PositionsOperator(Operator):
         many = (after - 1) // slide - first + 1
         offsets = np.concatenate(([0], np.cumsum(many)))
         units = np.arange(offsets[-1]) + np.repeat(first - offsets[:-1], many)
-        bound = self._settings.bound(shed)
-        thrown = np.full(len(units), shed is not None and shed["bound"] is None)
-        if shed is not None and shed["bound"] is not None and shed["p"] > 0:
-            u = coins(int(shed["seed"]) + self.group, units // max(1, bound))
-            thrown = says_drop(u, float(shed["p"]), np.repeat(present % KEY_BUCKETS, many), KEY_BUCKETS)
+        bound = self._settings.bound(drops)
+        thrown = np.full(len(units), drops is not None and drops.bound is None)
+        if drops is not None and drops.bound is not None and drops.p > 0:
+            u = coins(drops.seed + self.group, units // max(1, bound))
+            thrown = says_drop(u, drops.p, np.repeat(present % KEY_BUCKETS, many), KEY_BUCKETS)
         run, debt, last = (np.ascontiguousarray(counts[name][present]) for name in ("run", "debt", "last"))
         known = last.copy()
         latest = np.append(known, latest_kept(offsets, units, thrown, bound, run, debt, last))

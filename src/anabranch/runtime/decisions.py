@@ -16,7 +16,7 @@ from anabranch.errors import AnabranchError, ControllerError
 from anabranch.keys.partitioner import HeavyKeys
 from anabranch.keys.policy import Partitioning
 from anabranch.observe.progress_text import WHY
-from anabranch.operators.numbering import SHED
+from anabranch.operators.numbering import SHED, WindowDrops
 from anabranch.runtime.execution.base import Execution
 from anabranch.runtime.execution.stateful import SLOTS
 from anabranch.runtime.shedding.planner import DropPlanner
@@ -115,11 +115,6 @@ def _count(value: Any) -> bool:
     return _whole(value) and value >= 1
 
 
-def _shed(value: Any) -> bool:
-    """Check the drop setting of an operator that numbers rows for count windows."""
-    return 0 <= value["p"] <= 1 and (value["bound"] is None or value["bound"] >= 0) and _whole(value["seed"])
-
-
 _CHECKS: Mapping[str, Callable[[Any], object]] = {
     "batch": _count,
     "splitters": _count,
@@ -132,6 +127,6 @@ _CHECKS: Mapping[str, Callable[[Any], object]] = {
     WORKERS: _count,
     MEMORY: Memory.of,
     SLOTS: _count,
-    SHED: _shed,
+    SHED: WindowDrops.from_json,
 }
 """For each setting, a function that raises or returns False if a value cannot be used."""

@@ -17,7 +17,7 @@ from typing import Any
 from anabranch.control.shed import LEAST_HEADROOM, NO_SHEDDING, PATIENCE, ShedController
 from anabranch.errors import CheckpointError, InvalidArgumentError, OverloadError
 from anabranch.observe.progress import EpochProgress
-from anabranch.operators.numbering import SHED
+from anabranch.operators.numbering import SHED, WindowDrops
 from anabranch.query.graph import Network, Step
 from anabranch.query.origins import Origin, Output, Source
 from anabranch.query.settings import QoS
@@ -139,7 +139,7 @@ class DropPlanner:
             if point.counts_rows and step.name in self.numbering_operators(point):
                 # The operator counts windows, not units.
                 gap = None if entry.bound is None else self._gap(point)
-                return {SHED: {"p": entry.p, "bound": gap, "seed": self._seed(point)}}
+                return {SHED: WindowDrops(entry.p, gap, self._seed(point)).to_json()}
         return {}
 
     def numbering_operators(self, point: DropPoint) -> list[str]:
