@@ -55,8 +55,8 @@ def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     config = {
         "spark.sql.session.timeZone": request.config.getoption("--session-zone"),
-        # Tests run everything a few times: Java's second compiler would never earn back what it takes. Its usual
-        # garbage collector looks through the heap after every large array.
+        # Tests run everything a few times: Java's second compiler would never earn back what it takes. Java's
+        # usual garbage collector looks through the heap after every large array.
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xms1g -Xmn600m",
         **({} if request.config.getoption("--compiled") else QUICK_PLANS),
     }
