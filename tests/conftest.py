@@ -11,6 +11,8 @@ import pytest
 from hypothesis import settings
 from pyarrow import fs
 
+from tests.quick_java import use_quick_java
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -22,6 +24,8 @@ SHARED_DATA = ROOT.parent / "shared" / "data"
 settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("explore", max_examples=2_000, deadline=None, print_blob=True)
 settings.load_profile("ci")
+
+use_quick_java()
 
 
 # A test runs each plan once or twice, over a few rows: compiling and adapting it would take longer than all the rest.
@@ -55,9 +59,9 @@ def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     config = {
         "spark.sql.session.timeZone": request.config.getoption("--session-zone"),
-        # Tests run everything a few times: Java's second compiler would never earn back what it takes. Java's
-        # usual garbage collector looks through the heap after every large array.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xms1g -Xmn600m",
+        "spark.driver.extraJavaOptions": "-Xms1g -Xmn600m",
+        # The usual file system makes a checksum file beside each file, and starts a process for each of the two.
+        "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
         **({} if request.config.getoption("--compiled") else QUICK_PLANS),
     }
     remember_classes()

@@ -13,6 +13,7 @@ import psutil
 import pyspark
 
 from anabranch.local.java import ensure_java
+from tests import quick_java
 
 HOST = "127.0.0.1"
 PATIENCE = 120
@@ -32,6 +33,7 @@ class Cluster:
             "SPARK_HOME": str(Path(pyspark.__file__).parent),
             "SPARK_LOCAL_IP": HOST,
             "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": quick_java.options(),
         }
         self._count = workers
         self._master: subprocess.Popen[bytes] | None = None
@@ -135,4 +137,4 @@ def kill(processes: list[psutil.Process]) -> int:
 def environment_of(root: Path) -> dict[str, str]:
     """The environment of drivers and executors: they import the tests, and the package as this process does."""
     paths = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "SPARK_SUBMIT_OPTS": quick_java.options()}

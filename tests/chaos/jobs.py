@@ -40,6 +40,7 @@ from anabranch.query.deliveries import Delivery
 from anabranch.runtime.execution import join as join_execution
 from anabranch.runtime.shedding import planner
 from anabranch.types import EpochQuery, State, Stream
+from tests import quick_java
 from tests.wandering import Wandering, WanderingShed
 
 ROWS_PER_EPOCH = 20_000
@@ -251,9 +252,7 @@ def session(master: str) -> SparkSession:
             "spark.driver.memory": "1g",
             "spark.executor.memory": "512m",
             "spark.executorEnv.PYTHONPATH": os.environ.get("PYTHONPATH", ""),
-            # These live for seconds: Java's second compiler would never earn back what it takes.
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-            "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+            "spark.executor.extraJavaOptions": quick_java.options(),
         },
     )
 

@@ -20,6 +20,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from anabranch.local import session
+from tests import quick_java
 from tests.conftest import ROOT
 from tests.oracles.epochs import Row
 from tests.spark.api.connect_cases import NO_ERROR, Answers, answers
@@ -125,7 +126,9 @@ def environment_of_tests() -> dict[str, str]:
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     # The classic session of these tests leaves the address of its own Java there.
-    return {name: value for name, value in environment.items() if not name.startswith(("PYSPARK_GATEWAY", "SPARK_"))}
+    foreign = ("PYSPARK_GATEWAY", "SPARK_")
+    kept = {name: value for name, value in environment.items() if not name.startswith(foreign)}
+    return {**kept, "SPARK_SUBMIT_OPTS": quick_java.options()}
 
 
 def free_port() -> int:
