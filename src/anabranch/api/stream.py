@@ -365,10 +365,10 @@ class Stream:
         return Windowed(self, self._panes(*specs))
 
     def bad_rows(self) -> DataFrame:
-        """The rows that belong to no window because they have no time, with the reason."""
+        """The rows that belong to no window because they have no time that windows can use, with the reason."""
         self._check_planned()
-        reason = F.lit(f"null time in column {self.time.name}").alias("reason")
-        bad = self.source.where(self.time.column.isNull())
+        reason = self.time.unusable.alias("reason")
+        bad = self.source.where(~self.time.usable)
         return bad.select(*(quoted(c) for c in self.source.columns if c != EVENT), reason)
 
     def to_df(self) -> DataFrame:

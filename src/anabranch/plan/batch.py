@@ -48,16 +48,15 @@ def tumbling(query: Query) -> bool:
 
 def _on_axis(query: Query, observation: Observation | None) -> DataFrame:
     """The rows with their position on the axis. Rows without a time are counted and left out."""
-    micros = query.time.micros()
-    known = observe(query, query.source, observation).where(micros.isNotNull())
+    known = observe(query, query.source, observation).where(query.time.usable)
     if query.counts_rows:
         return with_positions(query, known, AXIS)
-    return known.withColumn(AXIS, micros)
+    return known.withColumn(AXIS, query.time.micros())
 
 
 def observe(query: Query, source: DataFrame, observation: Observation | None) -> DataFrame:
-    """Count all rows and those without a time, as observed metrics."""
-    null_time = F.count_if(query.time.column.isNull()).alias("null_time")
+    """Count all rows and those without a usable time, as observed metrics."""
+    null_time = F.count_if(~query.time.usable).alias("null_time")
     return source.observe(observation or query.metrics, F.count(F.lit(1)).alias("rows"), null_time)
 
 

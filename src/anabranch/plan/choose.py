@@ -70,7 +70,7 @@ def measure(query: Query, share: float) -> Statistics:
     parts = max(1, round(1 / share))
     pane = pane_of(query.time.micros(), query.panes.size, query.panes.origin, floordiv).alias(PANE)
     keys = [quoted(k) for k in query.keys]
-    timed = query.source.where(query.time.column.isNotNull()).select(*keys, pane)
+    timed = query.source.where(query.time.usable).select(*keys, pane)
     sampled = timed.where(F.pmod(F.xxhash64(PANE), F.lit(parts)) == 0)
     counts = sampled.groupBy(*keys, PANE).count().agg(F.avg("count"), F.sum("count")).first()
     if counts is None or counts[0] is None:

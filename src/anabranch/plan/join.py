@@ -109,7 +109,7 @@ def _rows(join: Join, port: int) -> DataFrame:
     """The rows of a stream that have a time, with the column names of the result and the time in microseconds."""
     time = join.times[port]
     columns = [*_side(join, port), time.micros().alias(join_time_name(port))]
-    return join.sources[port].where(time.column.isNotNull()).select(*columns)
+    return join.sources[port].where(time.usable).select(*columns)
 
 
 def _single(rows: DataFrame, join: Join, time: Column, port: int) -> DataFrame:
@@ -157,7 +157,7 @@ def _events(join: Join, port: int) -> DataFrame:
     """The rows of a stream that have a time, with Spark's watermark column under a unique name."""
     time = join.times[port]
     event = [] if time.is_event else [time.event.alias(_event_name(join, port))]
-    return join.sources[port].where(time.column.isNotNull()).select(*_side(join, port), *event)
+    return join.sources[port].where(time.usable).select(*_side(join, port), *event)
 
 
 def _event_name(join: Join, port: int) -> str:

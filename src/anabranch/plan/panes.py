@@ -107,7 +107,7 @@ def only_complete(windows: DataFrame, query: Query) -> DataFrame:
     if query.rows_per_key or not query.keys:
         return windows.where(F.col(ROWS) == size)
     # Counted over all keys, a window is full when all keys together fill it.
-    total = query.source.where(query.time.column.isNotNull()).agg(F.count(F.lit(1)).alias(TOTAL))
+    total = query.source.where(query.time.usable).agg(F.count(F.lit(1)).alias(TOTAL))
     end = by_spec(query, lambda w: window_start(F.col(FIRST), w)) + size
     return windows.crossJoin(F.broadcast(total)).where(end <= F.col(TOTAL)).drop(TOTAL)
 

@@ -116,7 +116,7 @@ def sampled_keys(query: Query, parts: int) -> tuple[WindowKeys | None, tuple[tup
     stretch = stretch_of(query)
     window = pane_of(query.time.micros(), stretch.size, stretch.origin, floordiv).alias(OWN_WINDOW)
     hashed = key_hash([quoted(key) for key in query.keys]).alias(HASH)
-    rows = query.source.where(query.time.column.isNotNull()).select(window, hashed)
+    rows = query.source.where(query.time.usable).select(window, hashed)
     some = rows.where(F.pmod(F.xxhash64(OWN_WINDOW), F.lit(parts)) == 0)
     key_counts = some.groupBy(OWN_WINDOW, HASH).count()
     windows = key_counts.groupBy(OWN_WINDOW).agg(F.count(F.lit(1)), F.sum("count")).limit(MOST_WINDOWS).collect()

@@ -35,7 +35,7 @@ from anabranch.windows.ids import last_window
 def build(query: Query, strategy: Strategy, observation: Observation | None) -> DataFrame:
     """The streaming DataFrame of the query's windows."""
     _check(query)
-    source = observe(query, query.source, observation).where(query.time.column.isNotNull())
+    source = observe(query, query.source, observation).where(query.time.usable)
     if direct(query, strategy):
         return _direct(query, source)
     batches = layout(query, strategy)
@@ -54,7 +54,7 @@ def build_inner(query: Query, observation: Observation | None, asked: Strategy |
             hint="write one query per window length, or run it with start()",
         )
     window = query.panes.windows[0]
-    source = observe(query, query.source, observation).where(query.time.column.isNotNull())
+    source = observe(query, query.source, observation).where(query.time.usable)
     merges = [state.merge for state in query.states]
     by_rows = tumbling(query) or any(merge is None for merge in merges)
     if asked is not None and asked.kind != ("window" if by_rows else "pane") and not tumbling(query):

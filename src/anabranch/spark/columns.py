@@ -95,13 +95,12 @@ def timed(source: DataFrame, name: str, unit: TimeUnit | None) -> tuple[DataFram
         return source, TimeColumn(name, kind)
     column = quoted(name)
     if unit == "us":
-        longest, time, kind = FARTHEST, column, TimeKind.LONG
-    else:
-        convert = F.timestamp_seconds if unit == "s" else F.timestamp_millis
-        longest, time = 2**63 // (MICROS if unit == "s" else 1_000) - 1, convert(column)
-        kind = TimeKind.TIMESTAMP
-    # A value out of range becomes null: such rows are counted, and do not fail the query.
-    return source.withColumn(name, F.when(column.between(-longest, longest), time)), TimeColumn(name, kind)
+        return source, TimeColumn(name, kind)
+    convert = F.timestamp_seconds if unit == "s" else F.timestamp_millis
+    longest = 2**63 // (MICROS if unit == "s" else 1_000) - 1
+    # A number that fits no timestamp becomes null: such rows are counted, and do not fail the query.
+    time = F.when(column.between(-longest, longest), convert(column))
+    return source.withColumn(name, time), TimeColumn(name, TimeKind.TIMESTAMP)
 
 
 def check_unit(name: str, kind: TimeKind, unit: TimeUnit | None) -> None:
@@ -148,18 +147,37 @@ class TimeColumn:
         return self.column if self.is_event else F.col(EVENT)
 
     def micros(self, of: Column | None = None) -> Column:
-        """The time in microseconds; of another column of the same type if one is given."""
+        """The time in microseconds; of another column of the same type if one is given.
+
+        It is null where the time is null, and where it is so far from 1970 that a window's start or end would not fit
+        64 bits: `unusable` says which.
+        """
         column = self.column if of is None else of
-        if self.kind is TimeKind.LONG:
-            return column
         if self.kind is TimeKind.SECONDS:
-            return column.cast("bigint") * MICROS
-        if self.kind is TimeKind.TIMESTAMP:
-            return F.unix_micros(column)
-        # A timestamp without a time zone counts as UTC, as in Spark's `window()`. A difference of two is exact, while
-        # `timestamp_diff` goes through the session's time zone and moves the hour that daylight saving time skips.
-        seconds = (column - _ntz_epoch()).cast("interval second").cast("decimal(18, 6)")
-        return (seconds * MICROS).cast("bigint")
+            return column.cast("bigint") * MICROS  # always in range
+        if self.kind is TimeKind.LONG:
+            micros = column
+        elif self.kind is TimeKind.TIMESTAMP:
+            micros = F.unix_micros(column)
+        else:
+            # A timestamp without a time zone counts as UTC, as in Spark's `window()`. A difference of two is exact,
+            # while `timestamp_diff` goes through the session's time zone and moves the hour that daylight saving time
+            # skips.
+            seconds = (column - _ntz_epoch()).cast("interval second").cast("decimal(20, 6)")
+            micros = (seconds * MICROS).cast("bigint")
+        return F.when(micros.between(-FARTHEST, FARTHEST), micros)
+
+    @property
+    def usable(self) -> Column:
+        """Whether a row has a time that windows can use."""
+        return self.micros().isNotNull()
+
+    @property
+    def unusable(self) -> Column:
+        """Why a row's time cannot be used; null where it can."""
+        return F.when(self.column.isNull(), F.lit(f"null time in column {self.name}")).when(
+            self.micros().isNull(), F.lit(f"time in column {self.name} more than 146,000 years from 1970")
+        )
 
     def from_micros(self, micros: Column) -> Column:
         """From microseconds back to the user's type."""

@@ -62,7 +62,7 @@ class SideRows:
         """Why a row cannot be used; null for one that can."""
         time, query = step.node.inputs[number].time, step.node.aggregate
         t = time.micros()
-        reason = F.when(t.isNull(), F.lit(f"null time in column {time.name}"))
+        reason = F.when(t.isNull(), time.unusable)
         if feed.limit is not None:
             reason = reason.when(t > feed.limit, F.lit(ahead))
         if feed.watermark is not None:
